@@ -1,0 +1,53 @@
+# The verbs of daily work. `make` alone lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test check lint types arrows meta format replay clean
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with the program, its tools and the test plugin
+
+$(READY): pyproject.toml $(wildcard tests/plugin/pyproject.toml)
+	$(PYTHON) -c 'import sys; sys.exit("nacosdns needs Python 3.11 or newer; say make setup PYTHON=python3.11") if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	if [ -f tests/plugin/pyproject.toml ]; then $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable tests/plugin; fi
+	touch $(READY)
+
+run: $(READY) ## run the bridge: make run CONFIG=config/agent.toml
+	$(BIN)/nacosdns run -c $(or $(CONFIG),config/agent.toml)
+
+demo: $(READY) ## a real Nacos, the bridge and a service on this machine, asked by dig
+	PATH="$(CURDIR)/$(BIN):$$PATH" deploy/nacos/demo.sh
+
+test: $(READY) ## the whole suite; the tests against a real Nacos start their own
+	$(BIN)/python -m pytest $(ARGS)
+
+replay: $(READY) ## only the scenarios on virtual time
+	$(BIN)/python -m pytest tests/replay $(ARGS)
+
+check: lint types arrows meta ## everything that reads the code without running it
+
+lint: $(READY) ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## mypy
+	$(BIN)/mypy
+
+arrows: $(READY) ## import-linter: which room may use which
+	$(BIN)/lint-imports
+
+meta: $(READY) ## the house rules that a machine can see
+	$(BIN)/python -m pytest -q tests/meta
+
+format: $(READY) ## write the code as ruff formats it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove what the other verbs made
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,236 @@
+"""What every child does alike: be born from a descriptor, say that it lives, hear the supervisor, drain, die with it.
+
+Must not know: what a keeper, a front or a web does. Rules: the channel's end is the end of the process, at once; only
+the channel (and SIGTERM, which drains) ends a child in order; ``gc.freeze`` when set up, and no collection of the
+oldest generation in a front.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import structlog
+
+from nacosdns import config as configuration
+from nacosdns.core import frames, metrics
+from nacosdns.edge import logs
+from nacosdns.edge.clock import HostClock
+from nacosdns.edge.page import Page, State
+from nacosdns.errors import ControlError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from nacosdns.config import Config
+
+BEAT_S = 0.25
+ANSWER_DEADLINE_S = 1.0
+SIGTERM_DRAIN_S = 2.0
+_DRAIN_GRACE_S = 0.2
+_PR_SET_PDEATHSIG = 1
+_NEVER = 2**31 - 1
+
+
+class Conductor(Protocol):
+    """One kind of child. Made with the ``Child`` as its only argument, on the running loop."""
+
+    async def run(self) -> None:
+        """Works until cancelled; calls ``child.ready()`` when set up. One TaskGroup inside."""
+
+    def configure(self, config: Config, password: str) -> None:
+        """A new configuration, already checked; ``child.config`` and ``child.password`` are the new ones by now."""
+
+    def activate(self, slots: tuple[int, ...]) -> None:
+        """Fronts: read the sockets of exactly these slots from now on."""
+
+    async def drain(self, deadline_s: float) -> None:
+        """Finishes what is in hand and saves; then ``run`` is cancelled and the process exits 0."""
+
+    async def answer(self, verb: str, arguments: dict[str, object]) -> object:
+        """Answers a control request with what msgspec can encode; ControlError says no."""
+
+
+class Child:
+    """What a conductor gets: how it was born, its configuration, and what every child has.
+
+    ``counters`` reach the page four times a second and at ``flush``.
+    """
+
+    def __init__(self, setup: frames.ChildSetup) -> None:
+        self.setup = setup
+        self.config = configuration.decode(setup.config)
+        self.password = setup.password
+        self.page = Page(setup.page_fd)
+        self.counters = metrics.Counters()
+        self.clock = HostClock()
+        self.log: FilteringBoundLogger = structlog.get_logger()
+        self._writer: asyncio.StreamWriter | None = None
+
+    def __repr__(self) -> str:
+        return f"<Child {self.setup.role} slot={self.setup.slot} {self.page.state.name.lower()}>"
+
+    def ready(self, services: int = 0) -> None:
+        """Everything is imported and set up; a keeper says what it found on disk."""
+        gc.collect()
+        gc.freeze()
+        if self.setup.role == "front":
+            young, middle, _ = gc.get_threshold()
+            gc.set_threshold(young, middle, _NEVER)
+        self.page.state = State.READY
+        self.flush()
+        self._tell(frames.Ready(services))
+
+    def flush(self) -> None:
+        """Adds what was counted since the last time to the page."""
+        self.counters.flush_into(self.page.counters)
+
+    def _tell(self, frame: frames.ChannelFrame) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(frames.framed(frame))
+
+
+class _Life:
+    """One run of a child: its conductor, its channel, its heartbeat."""
+
+    def __init__(self, child: Child, make: Callable[[Child], Conductor]) -> None:
+        self.child = child
+        self.make = make
+        self.draining = False
+
+    async def run(self) -> None:
+        child = self.child
+        loop = asyncio.get_running_loop()
+        channel = socket.socket(fileno=child.setup.channel_fd)
+        reader, child._writer = await asyncio.open_unix_connection(sock=channel)  # noqa: SLF001  # the other half of Child
+        conductor = self.make(child)
+        self._beat(loop)
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(conductor.run())
+            hearing = group.create_task(self._hear(reader, conductor, work, group))
+            work.add_done_callback(lambda _: hearing.cancel())
+            loop.add_signal_handler(
+                signal.SIGTERM, lambda: group.create_task(self._drain(conductor, work, SIGTERM_DRAIN_S))
+            )
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.child.page.beat(self.child.clock.now_ns())
+        self.child.flush()
+        loop.call_later(BEAT_S, self._beat, loop)
+
+    async def _hear(
+        self,
+        reader: asyncio.StreamReader,
+        conductor: Conductor,
+        work: asyncio.Task[None],
+        group: asyncio.TaskGroup,
+    ) -> None:
+        """Frames of the supervisor, one by one, for ever; its end is ours."""
+        while True:
+            match await _read_frame(reader):
+                case None:
+                    os._exit(0)  # the supervisor is gone: another one may want our sockets' port
+                case frames.Configure(config=config, password=password):
+                    self._configure(conductor, configuration.decode(config), password)
+                case frames.Activate(slots=slots):
+                    conductor.activate(slots)
+                case frames.Drain(deadline_s=deadline_s):
+                    group.create_task(self._drain(conductor, work, deadline_s))
+                case frames.Ask() as ask:
+                    group.create_task(self._answer(conductor, ask))
+                case frames.Ready() | frames.Told() as frame:
+                    self.child.log.warning("channel.unexpected", frame=type(frame).__name__)
+
+    def _configure(self, conductor: Conductor, config: Config, password: str) -> None:
+        self.child.config = config
+        self.child.password = password
+        logs.configure(config.log.level, role=self.child.setup.role, slot=self.child.setup.slot)
+        conductor.configure(config, password)
+
+    async def _drain(self, conductor: Conductor, work: asyncio.Task[None], deadline_s: float) -> None:
+        if self.draining:
+            return
+        self.draining = True
+        self.child.page.state = State.DRAINING
+        try:
+            await asyncio.wait_for(conductor.drain(deadline_s), deadline_s + _DRAIN_GRACE_S)
+        except TimeoutError:
+            self.child.log.warning("drain.late", deadline_s=deadline_s)
+        finally:
+            work.cancel()
+
+    async def _answer(self, conductor: Conductor, ask: frames.Ask) -> None:
+        arguments = {name: msgspec.msgpack.decode(value) for name, value in ask.arguments.items()}
+        try:
+            body = await asyncio.wait_for(conductor.answer(ask.verb, arguments), ANSWER_DEADLINE_S)
+            told = frames.Told(ask.id, msgspec.Raw(frames.encode(body)))
+        except ControlError as error:
+            told = frames.Told(ask.id, error=str(error))
+        except TimeoutError:
+            told = frames.Told(ask.id, error=f"no answer within {ANSWER_DEADLINE_S:g} s")
+        except Exception as error:  # a command must never end the process that answers DNS
+            self.child.log.exception("command.failed", verb=ask.verb)
+            told = frames.Told(ask.id, error=f"{ask.verb} failed: {type(error).__name__} (see the log)")
+        self.child._tell(told)  # noqa: SLF001  # the other half of Child
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> frames.ChannelFrame | None:
+    """The next frame; None at the end of the channel."""
+    try:
+        size = int.from_bytes(await reader.readexactly(frames.LENGTH_BYTES), "big")
+        return frames.decode_channel(await reader.readexactly(size))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+def read_setup(fd: int) -> frames.ChildSetup:
+    """The setup that the supervisor left in this descriptor, which is closed."""
+    content = os.pread(fd, os.fstat(fd).st_size, 0)
+    os.close(fd)
+    return msgspec.msgpack.decode(content, type=frames.ChildSetup)
+
+
+def main(make: Callable[[Child], Conductor]) -> None:
+    """The whole life of a child process: ``python -m MODULE FD``. Never returns; exits 0 after a drain, 1 on a fault."""
+    setup = read_setup(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor tells us what to do
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _die_with_the_supervisor()
+    child = Child(setup)
+    logs.configure(child.config.log.level, role=setup.role, slot=setup.slot)
+    child.page.clear(metrics.gauge_cells())
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory(setup.role)) as runner:
+            runner.run(_Life(child, make).run())
+    except Exception:
+        child.log.exception("child.failed")
+        child.flush()
+        sys.exit(1)
+    child.flush()
+    sys.exit(0)
+
+
+def _loop_factory(role: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The uvloop of a front, where it is installed; else asyncio's own."""
+    if role != "front":
+        return None
+    try:
+        import uvloop  # noqa: PLC0415  # it costs a keeper memory, and need not exist
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _die_with_the_supervisor() -> None:
+    """A net under the channel: the kernel kills us when the supervisor dies. Linux only."""
+    if sys.platform == "linux":
+        ctypes.PyDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

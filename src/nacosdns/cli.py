@@ -1,0 +1,90 @@
+"""The verbs of the command line; thin.
+
+Must not know: what a verb does. Rule: exit 0 is good, 1 is "the answer is no", 2 is a fault of use or configuration,
+and every fault is one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from nacosdns import commands
+from nacosdns.config_load import DEFAULT_PATH
+from nacosdns.errors import ConfigError, ControlError, NacosdnsError, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Command = Callable[[argparse.Namespace], int]
+
+EXIT_NO = 1
+EXIT_USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; the exit code."""
+    arguments = parser().parse_args(argv)
+    command: Command = arguments.command
+    try:
+        return command(arguments)
+    except (ConfigError, StartError) as error:
+        commands.complain(error, as_json=arguments.json)
+        return EXIT_USAGE
+    except (ControlError, NacosdnsError) as error:
+        commands.complain(error, as_json=arguments.json)
+        return EXIT_NO
+    except KeyboardInterrupt:
+        return EXIT_NO
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("-c", dest="config", metavar="FILE", help=f"configuration (default {DEFAULT_PATH})")
+    common.add_argument("--json", action="store_true", help="answer as JSON")
+    root = argparse.ArgumentParser(prog="nacosdns", description="A bridge from Nacos to DNS.")
+    verbs = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def verb(name: str, command: Command, text: str, parent: object = verbs) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = parent.add_parser(name, help=text, description=text, parents=[common])  # type: ignore[attr-defined]  # argparse names no public type for it
+        added.set_defaults(command=command)
+        return added
+
+    verb("run", commands.run, "run the bridge until it is told to stop")
+    asking = verb("ask", commands.ask, "ask the running bridge a name; shows the answer and why")
+    asking.add_argument("name", metavar="NAME", help="as in orders.nacos")
+    asking.add_argument("type", metavar="TYPE", nargs="?", default="A", help="record type (default A)")
+    verb("services", commands.services, "list the services that the running bridge knows")
+    verb("status", commands.status, "show every part of the running bridge")
+    _register(verb("register", commands.register, "keep instances registered until told to stop"))
+    cache = verbs.add_parser(
+        "cache", help="what the running bridge keeps", description="What the running bridge keeps."
+    )
+    kept = cache.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    verb("list", commands.cache_list, "list the outside names that are kept", kept)
+    flush = verb("flush", commands.cache_flush, "end protection of a service, or forget an outside name, at once", kept)
+    flush.add_argument("name", metavar="NAME", help="as in orders.nacos")
+    verb("accept", commands.cache_accept, "believe what Nacos says now: ends the brake", kept)
+    verb("check", commands.check, "say whether a configuration can be used, and if not, where and why")
+    verb("plugins", commands.plugins, "list the balancers that a policy may name")
+    return root
+
+
+def _register(register: argparse.ArgumentParser) -> None:
+    add = register.add_argument
+    add("name", metavar="NAME", help="service name")
+    add("--ip", action="append", default=[], help="address of an instance; with --port, may be repeated")
+    add("--port", action="append", default=[], type=int, help="port of the instance of the same place")
+    add("--instance", action="append", default=[], metavar="IP:PORT[@WEIGHT]", help="an instance; may be repeated")
+    add("--weight", type=float, default=1.0, help="weight of instances that do not say their own (default 1)")
+    add("--cluster", default="DEFAULT", help="Nacos cluster (default DEFAULT)")
+    add("--group", default="DEFAULT_GROUP", help="Nacos group (default DEFAULT_GROUP)")
+    add("--namespace", default="public", help="Nacos namespace: id or alias (default public)")
+    add("--meta", action="append", default=[], metavar="KEY=VALUE", help="metadata; may be repeated")
+    add("--probe", metavar="tcp|http[:PATH]", help="register an instance only while it answers")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

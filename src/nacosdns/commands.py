@@ -1,0 +1,156 @@
+"""What each verb of the command line does.
+
+Must not know: how arguments are parsed. Rules: every command but run, check, plugins and register only asks the
+running bridge over its control socket; the answer of a command is its exit code: 0 good, 1 the answer is no; errors of
+use and configuration are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nacosdns import config as configuration
+from nacosdns import report
+from nacosdns.config_load import DEFAULT_PATH, load, load_static, read_password
+from nacosdns.edge import admin, logs
+from nacosdns.errors import ConfigError, StartError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+
+    from nacosdns.config import Config
+
+CONTROL_SOCKET = "control.sock"
+
+
+def configured(arguments: Namespace) -> Config:
+    """The configuration meant by ``-c``, or that at the usual place, or the defaults."""
+    return load(_path(arguments), os.environ)
+
+
+def _path(arguments: Namespace) -> str | None:
+    path: str | None = arguments.config
+    return path or (DEFAULT_PATH if Path(DEFAULT_PATH).exists() else None)
+
+
+def run(arguments: Namespace) -> int:
+    """`nacosdns run`: the bridge, until it is told to stop."""
+    if not sys.platform.startswith("linux") and os.name != "posix":
+        raise StartError("nacosdns runs on Linux and other Unix systems only")
+    from nacosdns.supervisor import Supervisor  # noqa: PLC0415  # no other command needs it
+
+    def read() -> tuple[Config, str]:
+        config = configured(arguments)
+        return config, read_password(config)
+
+    config, password = read()
+    logs.configure(config.log.level, role="supervisor")
+    return asyncio.run(Supervisor(config, password, read).run())
+
+
+def ask(arguments: Namespace) -> int:
+    """`nacosdns ask NAME [TYPE]`: the answer and why."""
+    answer = _call(arguments, "ask", name=arguments.name, type=arguments.type)
+    _show(arguments, answer, report.ask)
+    return 0 if answer.get("rcode") == "NOERROR" and answer.get("answers") else 1
+
+
+def services(arguments: Namespace) -> int:
+    """`nacosdns services`: what is known."""
+    _show(arguments, _call(arguments, "services"), report.services)
+    return 0
+
+
+def status(arguments: Namespace) -> int:
+    """`nacosdns status`: how every part is; 1 when a part is missing or a socket has no front."""
+    answer = _call(arguments, "status")
+    _show(arguments, answer, report.status)
+    parts = [answer.get("keeper"), *(answer.get("fronts") or {}).values()]
+    failed = any(not isinstance(part, dict) or "error" in part for part in parts)
+    return 1 if failed or answer["supervisor"]["covered"] else 0
+
+
+def cache_list(arguments: Namespace) -> int:
+    """`nacosdns cache list`: outside names kept."""
+    _show(arguments, _call(arguments, "cache.list"), report.cached)
+    return 0
+
+
+def cache_flush(arguments: Namespace) -> int:
+    """`nacosdns cache flush NAME`: protection of a service ends; an outside name is forgotten."""
+    _show(arguments, _call(arguments, "cache.flush", name=arguments.name), report.flushed)
+    return 0
+
+
+def cache_accept(arguments: Namespace) -> int:
+    """`nacosdns cache accept`: what the registry says now is believed, and the brake ends."""
+    _show(arguments, _call(arguments, "cache.accept"), report.facts)
+    return 0
+
+
+def check(arguments: Namespace) -> int:
+    """`nacosdns check`: whether the configuration can be used, with everything that it names."""
+    config = configured(arguments)
+    read_password(config)
+    if config.static_file:
+        load_static(config.static_file)
+    from nacosdns.plugins import load_balancers  # noqa: PLC0415  # it runs code of other packages
+
+    load_balancers()
+    answer = {
+        "file": _path(arguments) or "",
+        "config": configuration.digest(config),
+        "listen": list(config.server.listen),
+        "zones": [zone.name for zone in config.zones],
+        "namespaces": list(configuration.namespaces(config)),
+        "static_services": len(config.static),
+    }
+    _show(arguments, answer, lambda facts: "good\n" + report.facts(facts))
+    return 0
+
+
+def plugins(arguments: Namespace) -> int:
+    """`nacosdns plugins`: the balancers that policy may name; each is tried."""
+    from nacosdns.plugins import GROUP, load_balancers  # noqa: PLC0415  # it runs code of other packages
+
+    owners = {point.name: point.dist for point in entry_points(group=GROUP)}
+    rows = []
+    for name, kind in sorted(load_balancers().items()):
+        owner = owners.get(name)
+        package = owner.name if owner else "nacosdns"
+        rows.append({"balancer": name, "package": package, "class": f"{kind.__module__}:{kind.__qualname__}"})
+    columns = ("balancer", "package", "class")
+    _show(arguments, rows, lambda lines: "\n".join(report.table(lines, [(key, key) for key in columns])))
+    return 0
+
+
+def _call(arguments: Namespace, verb: str, **values: object) -> Any:  # noqa: ANN401  # each verb answers in its own shape
+    path = Path(configured(arguments).cache.dir) / CONTROL_SOCKET
+    return admin.call(path, verb, values)
+
+
+def _show(arguments: Namespace, answer: Any, spell: Callable[[Any], str]) -> None:  # noqa: ANN401  # likewise
+    sys.stdout.write((msgspec.json.encode(answer).decode() if arguments.json else spell(answer)) + "\n")
+
+
+def complain(error: Exception, *, as_json: bool) -> None:
+    """An error on stderr in one line; with ``--json`` on stdout too, with its parts."""
+    sys.stderr.write(f"nacosdns: {error}\n")
+    if as_json:
+        parts: dict[str, object] = {"error": str(error)}
+        if isinstance(error, ConfigError):
+            parts |= {key: getattr(error, key) for key in ("file", "line", "key", "what", "remedy")}
+        sys.stdout.write(msgspec.json.encode(parts).decode() + "\n")
+
+
+def register(arguments: Namespace) -> int:
+    """`nacosdns register NAME`: holds instances in the registry until told to stop, then takes them away."""
+    raise StartError("not here yet")

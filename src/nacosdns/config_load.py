@@ -1,0 +1,305 @@
+"""From a TOML file and the environment to a checked Config.
+
+Must not know: what the keys mean (config.py and config_check.py do). Rules: every error names file, line, key and what
+to do; an unknown key names the nearest known one; a secret is read from its own file and never put into a Config.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+import typing
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nacosdns.config import Config, PolicySection, Static, StaticInstance, ZoneSection
+from nacosdns.config_check import complaints, static_complaints
+from nacosdns.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nacosdns.config_check import Complaint, Path
+
+_Section = typing.TypeVar("_Section")
+
+DEFAULT_PATH = "/etc/nacosdns/nacosdns.toml"
+ENVIRONMENT_PREFIX = "NACOSDNS_"
+_KUBERNETES_KEYS = ("service_host", "service_port", "port")  # what Kubernetes sets for a Service of our name
+_TABLES = ("namespaces", "groups")
+_SECTIONS = ("server", "nacos", "policy", "cache", "forward", "web", "log", "zone")
+_TOP_KEYS = (*_SECTIONS, *_TABLES, "static", "static_file")
+_HEADER = re.compile(r"(\[\[?)([^\[\]]+)\]\]?\s*(?:#.*)?")
+_KEY = re.compile(r"""((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+
+class _Origin:
+    """Where each value came from, so that an error can say so."""
+
+    def __init__(self, file: str, lines: Mapping[Path, int]) -> None:
+        self.file = file
+        self.lines = lines
+        self.variables: dict[Path, str] = {}
+
+    def error(self, path: Path, what: str, remedy: str = "") -> ConfigError:
+        """The error for this key; the line is that of the key, or else of the table that it belongs to."""
+        key = ".".join(_quoted(part) for part in path if isinstance(part, str))
+        if path in self.variables:
+            return ConfigError(what, file="environment", key=self.variables[path], remedy=remedy)
+        known = (self.lines[path[:size]] for size in range(len(path), 0, -1) if path[:size] in self.lines)
+        return ConfigError(what, file=self.file, line=next(known, 0), key=key, remedy=remedy)
+
+
+def load(path: str | None, environ: Mapping[str, str]) -> Config:
+    """The configuration of a file (None: only defaults) with the environment over it, checked.
+
+    Raises ConfigError for the first fault, in the order of the file's sections. The password file is not read:
+    see ``read_password``.
+    """
+    text = _read(path) if path else ""
+    raw = _parsed(text, path or "")
+    origin = _Origin(path or "", find_lines(text))
+    _override(raw, environ, origin)
+    config = _build(raw, origin)
+    _refuse(complaints(config), origin)
+    return config
+
+
+def load_static(path: str) -> tuple[Static, ...]:
+    """The [[static]] tables of a static_file; ConfigError as for a configuration."""
+    text = _read(path)
+    raw = _parsed(text, path)
+    origin = _Origin(path, find_lines(text))
+    _refuse_unknown(raw, ("static",), (), origin)
+    sections = _statics(raw, origin)
+    _refuse(static_complaints(sections), origin)
+    return sections
+
+
+def read_password(config: Config) -> str:
+    """The password for Nacos; ``""`` when there is no password file. ConfigError when it cannot be read or is empty."""
+    path = config.nacos.password_file
+    if not path:
+        return ""
+    try:
+        password = FilePath(path).read_text(encoding="utf-8").strip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({_reason(error)})",
+            key="nacos.password_file",
+            remedy="write the password into it, one line, readable by the user that starts nacosdns",
+        ) from error
+    if not password:
+        raise ConfigError(f"{path} is empty", key="nacos.password_file", remedy="write the password into it, one line")
+    return password
+
+
+def _read(path: str) -> str:
+    try:
+        return FilePath(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = "name a configuration with -c FILE (config/agent.toml is an example)"
+        raise ConfigError(f"cannot be read ({_reason(error)})", file=path, remedy=remedy) from error
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8"
+
+
+def _parsed(text: str, file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+)", str(error))
+        line = int(found.group(1)) if found else text.count("\n") + 1
+        what = re.sub(r"\s*\(at .*\)$", "", str(error))
+        raise ConfigError(f"not TOML: {what}", file=file, line=line, remedy="correct this line") from error
+
+
+def find_lines(text: str) -> dict[Path, int]:
+    """The line of every table and key of a TOML text, by path; elements of arrays of tables are numbered from 0."""
+    lines: dict[Path, int] = {}
+    sizes: dict[Path, int] = {}
+    table: Path = ()
+    quote = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if quote:
+            quote = "" if quote in line else quote
+            continue
+        bare = line.strip()
+        if header := _HEADER.fullmatch(bare):
+            table = _table_path(_parts(header.group(2)), sizes, is_array=header.group(1) == "[[")
+            lines.setdefault(table, number)
+        elif key := _KEY.match(bare):
+            lines.setdefault((*table, *_parts(key.group(1))), number)
+            opened = [mark for mark in ('"""', "'''") if bare.count(mark) % 2]
+            quote = opened[0] if opened else ""
+    return lines
+
+
+def _parts(dotted: str) -> list[str]:
+    """The parts of a dotted key, quotes taken off by the TOML reader itself; the text as it is when it is no key."""
+    try:
+        value: object = tomllib.loads(f"{dotted} = 0")
+    except tomllib.TOMLDecodeError:
+        return [dotted]
+    parts = []
+    while isinstance(value, dict):
+        (name, value), *_ = value.items()
+        parts.append(name)
+    return parts
+
+
+def _table_path(parts: list[str], sizes: dict[Path, int], *, is_array: bool) -> Path:
+    path: Path = ()
+    for place, part in enumerate(parts):
+        path = (*path, part)
+        if is_array and place == len(parts) - 1:
+            sizes[path] = sizes.get(path, 0) + 1
+        if path in sizes:
+            path = (*path, sizes[path] - 1)
+    return path
+
+
+def _override(raw: dict[str, Any], environ: Mapping[str, str], origin: _Origin) -> None:
+    """Puts the variables NACOSDNS_SECTION_KEY over what the file says."""
+    for variable in sorted(environ):
+        word = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        section = next((name for name in _SECTIONS if word.startswith(f"{name}_")), "")
+        key = word.removeprefix(f"{section}_")
+        if not variable.startswith(ENVIRONMENT_PREFIX) or key.startswith(_KUBERNETES_KEYS):
+            continue
+        if word == "static_file":
+            raw[word] = environ[variable]
+            origin.variables[word,] = variable
+        elif section == "zone":
+            _override_zone(raw, key, environ[variable], variable, origin)
+        elif section:
+            table = raw.setdefault(section, {})
+            if isinstance(table, dict):
+                table[key] = environ[variable]
+                origin.variables[section, key] = variable
+
+
+def _override_zone(raw: dict[str, Any], key: str, value: str, variable: str, origin: _Origin) -> None:
+    tables = raw.setdefault("zone", [{}])
+    if not isinstance(tables, list) or len(tables) != 1 or not isinstance(tables[0], dict):
+        what = "cannot say which zone it means"
+        raise ConfigError(
+            what, file="environment", key=variable, remedy="have exactly one [[zone]], or none, in the file"
+        )
+    tables[0][key] = value
+    origin.variables["zone", 0, key] = variable
+
+
+def _build(raw: dict[str, Any], origin: _Origin) -> Config:
+    hints = typing.get_type_hints(Config, include_extras=True)
+    _refuse_unknown(raw, _TOP_KEYS, (), origin, near=_dotted_keys(hints))
+    values: dict[str, Any] = {}
+    for name in ("server", "nacos", "cache", "forward", "web", "log"):
+        if name in raw:
+            values[name] = _section(hints[name], raw[name], (name,), origin)
+    for name in (*_TABLES, "static_file"):
+        if name in raw:
+            values[name] = _value(raw[name], hints[name], (name,), origin)
+    if "zone" in raw:
+        tables = _tables(raw["zone"], ("zone",), origin)
+        values["zones"] = tuple(
+            _section(ZoneSection, table, ("zone", number), origin) for number, table in enumerate(tables)
+        )
+    if "policy" in raw:
+        values |= _policies(raw["policy"], origin)
+    return Config(**values, static=_statics(raw, origin))
+
+
+def _policies(raw: object, origin: _Origin) -> dict[str, Any]:
+    """[policy] and its sub-tables; a sub-table takes from [policy] what it does not say itself."""
+    table = _table(raw, ("policy",), origin)
+    base = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    special = {key: value for key, value in table.items() if isinstance(value, dict)}
+    policy = _section(PolicySection, base, ("policy",), origin)
+    policies = {}
+    for pattern, own in special.items():
+        section = _section(PolicySection, own, ("policy", pattern), origin)
+        policies[pattern] = msgspec.structs.replace(policy, **{key: getattr(section, key) for key in own})
+    return {"policy": policy, "policies": policies}
+
+
+def _statics(raw: dict[str, Any], origin: _Origin) -> tuple[Static, ...]:
+    tables = _tables(raw.get("static", []), ("static",), origin)
+    return tuple(_section(Static, table, ("static", number), origin) for number, table in enumerate(tables))
+
+
+def _section(cls: type[_Section], raw: object, path: Path, origin: _Origin) -> _Section:
+    """One table as its type; every key is converted on its own, so that an error knows its key."""
+    table = _table(raw, path, origin)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    _refuse_unknown(table, hints, path, origin)
+    values = {}
+    for key, value in table.items():
+        if cls is Static and key == "instances":
+            rows = _tables(value, (*path, key), origin)
+            values[key] = tuple(
+                _section(StaticInstance, row, (*path, key, number), origin) for number, row in enumerate(rows)
+            )
+        else:
+            values[key] = _value(value, hints[key], (*path, key), origin)
+    for field in msgspec.structs.fields(cls):  # type: ignore[arg-type]  # every section is a Struct
+        if field.required and field.name not in values:
+            raise origin.error((*path, field.name), "is missing", "every table of this kind needs it")
+    return cls(**values)
+
+
+def _value(value: object, hint: Any, path: Path, origin: _Origin) -> Any:  # noqa: ANN401  # any type that a field has
+    """One value as the type of its field. The environment has only text: lists are split at commas."""
+    from_text = path in origin.variables
+    if from_text and typing.get_origin(typing.get_args(hint)[0]) is tuple:
+        value = [part.strip() for part in str(value).split(",") if part.strip()]
+    try:
+        return msgspec.convert(value, hint, strict=not from_text)
+    except msgspec.ValidationError as error:
+        raise origin.error(path, str(error).partition(" - at ")[0], _meaning(hint)) from error
+
+
+def _meaning(hint: Any) -> str:  # noqa: ANN401  # any type that a field has
+    notes = [note.description for note in getattr(hint, "__metadata__", ()) if note.description]
+    return f"it means: {notes[0]}" if notes else ""
+
+
+def _table(raw: object, path: Path, origin: _Origin) -> dict[str, Any]:
+    if isinstance(raw, dict):
+        return raw
+    raise origin.error(path, "is not a table", f"write it as [{path[0]}] with keys below it")
+
+
+def _tables(raw: object, path: Path, origin: _Origin) -> list[object]:
+    if isinstance(raw, list):
+        return raw
+    raise origin.error(path, "is not a list of tables", f"write [[{path[0]}]] with keys below it")
+
+
+def _dotted_keys(hints: Mapping[str, type]) -> list[str]:
+    """``server.listen`` and so on: what a key means that stands above every table."""
+    return [f"{name}.{key}" for name in _SECTIONS if name in hints for key in typing.get_type_hints(hints[name])]
+
+
+def _refuse_unknown(
+    table: Mapping[str, object], known: Iterable[str], path: Path, origin: _Origin, *, near: Iterable[str] = ()
+) -> None:
+    names = list(known)
+    for key in table:
+        if key not in names:
+            nearest = difflib.get_close_matches(key, [*names, *near], n=1, cutoff=0.0)[0]
+            raise origin.error((*path, key), "is not a known key", f'did you mean "{nearest}"?')
+
+
+def _refuse(faults: Iterable[Complaint], origin: _Origin) -> None:
+    for fault in faults:
+        raise origin.error(fault.path, fault.what, fault.remedy)
+
+
+def _quoted(part: str) -> str:
+    return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"'

@@ -1,0 +1,1 @@
+"""The rooms that decide: values in, values out. No await, socket, file, clock, log or global randomness."""

@@ -1,0 +1,58 @@
+"""Who may ask: networks, and a bounded table of addresses already judged.
+
+Must not know: interfaces (the subnets of ``link`` are handed in). Rule: every door asks here; a front whose addresses
+are all loopback asks nobody.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+JUDGED_MAX = 16_384
+_WORDS = {
+    "loopback": ("127.0.0.0/8", "::1/128"),
+    "private": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"),
+    "all": ("0.0.0.0/0", "::/0"),
+    "link": (),
+}
+
+
+class Access:
+    """Judges raw addresses (4 or 16 bytes). ``judged`` holds only those that are allowed; the fast path reads it."""
+
+    def __init__(self, allow: Iterable[str], link: Iterable[str] = ()) -> None:
+        words = tuple(allow)
+        texts = [text for word in words for text in _WORDS.get(word, (word,))]
+        if "link" in words:
+            texts += link
+        self._networks = tuple(ip_network(text, strict=False) for text in texts)
+        self.judged: dict[bytes, bool] = {}
+
+    def __repr__(self) -> str:
+        return f"<Access networks={len(self._networks)} judged={len(self.judged)}>"
+
+    def allows(self, address: bytes) -> bool:
+        """Whether this client may ask; an unknown address (``b""``) may."""
+        if not address or address in self.judged:
+            return True
+        if not self.contains(address):
+            return False
+        if len(self.judged) >= JUDGED_MAX:
+            self.judged.clear()
+        self.judged[address] = True
+        return True
+
+    def contains(self, address: bytes) -> bool:
+        """Whether an address lies in an allowed network."""
+        plain = ip_address(address)
+        mapped = getattr(plain, "ipv4_mapped", None)
+        plain = mapped or plain
+        return any(plain in network for network in self._networks if _same(network, plain.version))
+
+
+def _same(network: IPv4Network | IPv6Network, version: int) -> bool:
+    return network.version == version

@@ -1,0 +1,59 @@
+"""What the catalogue reads listed: which names exist, and how they are really spelled.
+
+Must not know: when it is read (core/schedule.py). Rule: absence here never ends a service (core/services.py decides
+that); it only says that a name which nobody ever saw need not be looked up while look-ups are scarce.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nacosdns.core.model import ServiceKey
+from nacosdns.core.naming import fold_text
+
+if TYPE_CHECKING:
+    from collections.abc import ItemsView
+
+FRESH_S = 90.0
+SPELLINGS_MAX = 3
+
+
+class Catalogue:
+    """The last list of each namespace and group."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._spellings: dict[tuple[str, str], dict[str, list[str]]] = {}
+        self._read_at: dict[tuple[str, str], float] = {}
+
+    def __repr__(self) -> str:
+        return f"<Catalogue groups={len(self._names)} names={sum(map(len, self._names.values()))}>"
+
+    def items(self) -> ItemsView[tuple[str, str], tuple[str, ...]]:
+        """Namespace and group, names."""
+        return self._names.items()
+
+    def learn(self, namespace: str, group: str, names: tuple[str, ...], now: float) -> None:
+        """A complete read."""
+        spellings: dict[str, list[str]] = {}
+        for name in sorted(names):
+            spellings.setdefault(fold_text(name), []).append(name)
+        self._names[namespace, group] = names
+        self._spellings[namespace, group] = spellings
+        self._read_at[namespace, group] = now
+
+    def spell(self, keys: tuple[ServiceKey, ...]) -> tuple[ServiceKey, ...]:
+        """The spellings that the catalogue lists for these names, if any; else the keys as they are."""
+        listed: dict[ServiceKey, None] = {}
+        for key in keys:
+            names = self._spellings.get((key.namespace, key.group), {}).get(fold_text(key.service), ())
+            listed.update(dict.fromkeys(ServiceKey(key.namespace, key.group, name, key.registry) for name in names))
+        return tuple(listed)[:SPELLINGS_MAX] or keys
+
+    def lacks(self, key: ServiceKey, now: float) -> bool:
+        """Whether a read not older than FRESH_S does not list the name in any spelling."""
+        group = (key.namespace, key.group)
+        read_at = self._read_at.get(group)
+        if read_at is None or now - read_at > FRESH_S:
+            return False
+        return fold_text(key.service) not in self._spellings[group]

@@ -1,0 +1,480 @@
+"""Names that are not ours: which upstream is asked next, when to give up, what the client gets meanwhile.
+
+Must not know: sockets, ids, where the time comes from; what is kept (core/outside.py) and how resolvers do
+(core/resolvers.py) have rooms of their own. Rules: a failure never hides a good stale answer (RFC 8767); equal
+questions on their way are joined; only a reply to the very question counts, anything else is counted while waiting
+goes on; every call that can lead to work leaves it for ``take_work``; every table is bounded.
+
+An *errand* is one question on its way, a *try* one packet of it to one resolver (both, and the values that the front
+sees, are in core/errands.py). A try that is out of patience stays open for a late reply until its errand ends.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING
+
+from nacosdns.core import dnswire
+from nacosdns.core.dnsname import HEADER_BYTES
+from nacosdns.core.errands import (
+    ALONE,
+    PENDING,
+    TRIES_MAX,
+    Counts,
+    Deliver,
+    Errand,
+    Failed,
+    ForwardStatus,
+    Hit,
+    Purpose,
+    Release,
+    Send,
+    Source,
+    Try,
+    check_name,
+    failure,
+    may_lack_edns,
+    query_packet,
+    repeats,
+    resolver_status,
+)
+from nacosdns.core.model import Rcode
+from nacosdns.core.outside import Outside, question_key
+from nacosdns.core.resolvers import PLAIN_S, PROBE_PATIENCE_S, Health, Resolvers
+from nacosdns.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from random import Random
+
+    from nacosdns.core.errands import ForwardSettings, Pending, Work
+    from nacosdns.core.model import Query
+    from nacosdns.core.outside import Entry
+    from nacosdns.core.resolvers import Ours, Resolver
+
+DEADLINE_S = 2.5  # below the 5 s of libc
+STALE_WAIT_S = 0.5  # RFC 8767 5, client response timer
+FAILING_WAIT_S = 0.05  # the same while the question failed last time: enough to see that it works again
+RECHECK_S = 1.0  # RFC 9520 2.2: a failure is remembered so long
+TCP_PATIENCE_S = 1.0
+REFRESHES_MAX = 64
+FAILURES_MAX = 10_000
+OPCODE = 0x7800
+TXT_IN = b"\x00\x10\x00\x01"
+ROOT_NS = b"\x00\x00\x02\x00\x01\x00"  # a question key: what every resolver has at hand
+
+
+class Forwarding:
+    """See the module. After each call that takes ``now``: do what ``take_work`` returns, and tick at ``next_due``."""
+
+    def __init__(self, settings: ForwardSettings, rng: Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._identity = settings.identity or rng.randbytes(8)
+        self.resolvers = Resolvers(rng)
+        self.outside = Outside(rng, entries_max=settings.external_entries, stale_max_s=settings.external_stale_s)
+        self.counts = Counts()
+        self._errands: dict[bytes, Errand] = {}
+        self._tries: dict[int, Try] = {}
+        self._failures: dict[bytes, float] = {}
+        self._checks: dict[bytes, str] = {}
+        self._wanted_key = b""
+        self._timers: list[tuple[float, int, Errand]] = []
+        self._work: list[Work] = []
+        self._token = 0
+        self._timer = 0
+        self._waiting = 0
+        self._refreshing = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Forwarding errands={len(self._errands)} tries={len(self._tries)} waiting={self._waiting} "
+            f"{self.outside!r} {self.resolvers!r}>"
+        )
+
+    # What the front calls
+
+    def ask(self, query: Query, waiter: object, now: float) -> Hit | Pending | Failed:
+        """The answer now, or the promise of a ``Deliver`` to ``waiter`` within DEADLINE_S, or none."""
+        key = question_key(query)
+        entry = self.outside.get(key)
+        if entry is not None and now < entry.fresh_until:
+            packet, good_until = self.outside.render(key, entry, query, now)
+            return Hit(packet, Source.CACHE, good_until)
+        return self._ask_upstream(query, waiter, key, entry, now)
+
+    def received(self, token: int, packet: bytes, now: float, wall: float) -> bool:
+        """A packet came for this token. False: it is not the answer, go on waiting."""
+        attempt = self._tries.get(token)
+        if attempt is None:
+            return True
+        try:
+            scan = dnswire.scan_reply(packet)
+        except WireError:
+            return self._ignored()
+        flags = int.from_bytes(packet[2:4], "big")
+        fault = failure(flags, scan, over_tcp=attempt.over_tcp)
+        if not self._is_about(scan, attempt, fault) or flags & OPCODE:
+            return self._ignored()
+        self._drop_try(token, attempt)
+        if attempt.errand.purpose is Purpose.LOOP_CHECK:
+            self._end(attempt.errand)
+            attempt.resolver.checked(attempt.sent_at, now)
+        elif fault and attempt.has_opt and may_lack_edns(scan, packet):
+            self._try(attempt.errand, attempt.resolver, now, has_opt=False, over_tcp=attempt.over_tcp)
+        elif fault:
+            self._erred(attempt, fault, now)
+        elif scan.truncated:
+            self._truncated(attempt, packet, now)
+        elif self._settings.mixed_case and not attempt.over_tcp and not repeats(packet, attempt.question):
+            self._retry_over_tcp(attempt, now)
+        else:
+            self._answered(attempt, packet, scan, now, wall)
+        return True
+
+    def failed(self, token: int, reason: str, now: float) -> None:
+        """The packet of this token could not be sent, was refused, or its TCP connection ended without an answer."""
+        attempt = self._tries.get(token)
+        if attempt is None:
+            return
+        self._drop_try(token, attempt)
+        self.counts.upstream_failures += 1
+        self._blame(attempt, reason, now)
+        self._spent(attempt, now)
+
+    def tick(self, now: float) -> None:
+        """Does what is due: patience and deadlines, refreshes, probes."""
+        while self._timers and self._timers[0][0] <= now:
+            due, _, errand = heappop(self._timers)
+            if due == errand.due and not errand.over:
+                errand.due = inf
+                self._expire(errand, now)
+        self._refresh(now)
+        for resolver in self.resolvers.take_probes(now):
+            self._probe(resolver, now)
+        for resolver in self.resolvers.take_loop_checks(now):
+            self._check_loop(resolver, now)
+
+    def next_due(self) -> float | None:
+        """When ``tick`` must be called next; None when nothing is waited for."""
+        while self._timers and self._timers[0][2].over:
+            heappop(self._timers)
+        timer = self._timers[0][0] if self._timers else inf
+        refresh = self.outside.next_due() if self._refreshing < REFRESHES_MAX else inf
+        due = min(timer, refresh, self.resolvers.next_due())
+        return None if due == inf else due
+
+    def take_work(self) -> list[Work]:
+        """What is to be done now, in order."""
+        work, self._work = self._work, []
+        return work
+
+    def set_upstreams(self, addresses: Iterable[str], own: Ours, now: float) -> None:
+        """The list from now on; who stays keeps its health. What is ``own`` is left out (see ``status``)."""
+        self.resolvers.replace(addresses, own, now)
+        self._checks = {check_name(self._identity, resolver.address): resolver.address for resolver in self.resolvers}
+        self._failures.clear()
+
+    def configure(self, settings: ForwardSettings) -> None:
+        """New bounds and switches; the cache and everything on its way stay."""
+        self._settings = settings
+        self.outside.entries_max = settings.external_entries
+        self.outside.stale_max_s = settings.external_stale_s
+
+    def forget(self, name: bytes) -> tuple[bytes, ...]:
+        """Drops what is kept of this folded wire name, whatever the type; the questions, for the store."""
+        self._failures.clear()
+        return self.outside.forget(name)
+
+    def forget_under(self, suffix: bytes) -> tuple[bytes, ...]:
+        """Drops what is kept of this folded wire name and everything under it; the questions, for the store."""
+        self._failures.clear()
+        return self.outside.forget_under(suffix)
+
+    def status(self, now: float) -> ForwardStatus:
+        """For ``status`` and ``doctor``."""
+        return ForwardStatus(
+            upstreams=tuple(resolver_status(resolver) for resolver in self.resolvers),
+            left_out=self.resolvers.refused,
+            problem="" if self.resolvers.has_hope(now) else self.resolvers.why_nobody(),
+            errands=len(self._errands),
+            waiters=self._waiting,
+            entries=len(self.outside),
+            size_bytes=self.outside.size_bytes,
+        )
+
+    # Asking
+
+    def _ask_upstream(
+        self, query: Query, waiter: object, key: bytes, entry: Entry | None, now: float
+    ) -> Hit | Pending | Failed:
+        looping = self.resolvers.named(self._checks.get(query.name, ""))
+        if looping is not None:
+            looping.looped(now)
+            return Failed(Rcode.REFUSED, f"{looping.address} asks us back")
+        self._wanted_key = key
+        stale = entry if entry is not None and self.outside.is_usable_stale(entry, now) else None
+        errand = self._errands.get(key)
+        if errand is None:
+            begun = self._begin(key, Purpose.ASKED, now)
+            if isinstance(begun, str):
+                return self._stale(query, key, stale, now) if stale is not None else Failed(Rcode.SERVFAIL, begun)
+            errand = begun
+        else:
+            self.counts.joined += 1
+        return self._join(errand, query, waiter, stale, now)
+
+    def _join(
+        self, errand: Errand, query: Query, waiter: object, stale: Entry | None, now: float
+    ) -> Hit | Pending | Failed:
+        if stale is not None:
+            wait_s = FAILING_WAIT_S if errand.key in self._failures else STALE_WAIT_S
+            if errand.started_at + wait_s <= now or self._waiting >= self._settings.waiters_max:
+                return self._stale(query, errand.key, stale, now)
+            errand.stale_at = errand.started_at + wait_s
+            self._schedule(errand)
+        elif self._waiting >= self._settings.waiters_max:
+            self.counts.overflows += 1
+            return Failed(Rcode.SERVFAIL, "too many clients wait")
+        errand.waiters.append((query, waiter))
+        self._waiting += 1
+        return PENDING
+
+    def _begin(self, key: bytes, purpose: Purpose, now: float) -> Errand | str:
+        """A new errand for this question, or why there is none."""
+        failed_at = self._failures.get(key)
+        if failed_at is not None and now - failed_at < RECHECK_S:
+            return "it failed a moment ago"
+        if len(self._errands) >= self._settings.errands_max:
+            self.counts.overflows += 1
+            return "too many questions wait"
+        order = self.resolvers.order(now)
+        if not order:
+            return self.resolvers.why_nobody()
+        errand = self._errands[key] = Errand(key, purpose, order, started_at=now, deadline=now + DEADLINE_S)
+        self._advance(errand, now)
+        return errand
+
+    def _refresh(self, now: float) -> None:
+        for key in self.outside.take_due(now, REFRESHES_MAX - self._refreshing):
+            if key in self._errands:
+                continue
+            if isinstance(self._begin(key, Purpose.REFRESH, now), str):
+                self.outside.postpone(key, now + RECHECK_S)
+            else:
+                self._refreshing += 1
+                self.counts.refreshes += 1
+
+    def _probe(self, resolver: Resolver, now: float) -> None:
+        """Asks what it answered well before; while it is down also, in turn, what somebody wants to know now."""
+        known = resolver.good_question or ROOT_NS
+        choices = (known, self._wanted_key or known) if resolver.health is Health.DOWN else (known,)
+        key = choices[resolver.probe_turn % len(choices)]
+        resolver.probe_turn += 1
+        self._ask_one(key, Purpose.PROBE, resolver, now)
+
+    def _check_loop(self, resolver: Resolver, now: float) -> None:
+        key = check_name(self._identity, resolver.address) + TXT_IN + b"\x00"
+        self._ask_one(key, Purpose.LOOP_CHECK, resolver, now)
+
+    def _ask_one(self, key: bytes, purpose: Purpose, resolver: Resolver, now: float) -> None:
+        self.counts.probes += 1
+        deadline = now + PROBE_PATIENCE_S
+        self._advance(Errand(key, purpose, [resolver], started_at=now, deadline=deadline, tries_left=1), now)
+
+    # Tries
+
+    def _advance(self, errand: Errand, now: float) -> None:
+        """One more try with the next resolver; without one, or without tries, what is open is waited for."""
+        if not errand.order or (errand.tries_left <= 0 and not errand.tokens):
+            self._give_up(errand, "no upstream gave an answer", now)
+        elif errand.tries_left <= 0:
+            errand.try_due = inf
+            self._schedule(errand)
+        else:
+            resolver = errand.order.pop(0)
+            errand.order.append(resolver)
+            self._try(errand, resolver, now, has_opt=not resolver.is_plain(now))
+
+    def _try(
+        self, errand: Errand, resolver: Resolver, now: float, *, has_opt: bool = True, over_tcp: bool = False
+    ) -> None:
+        self._token += 1
+        question = self._spelled(errand.key[:-1])
+        self._tries[self._token] = Try(errand, resolver, question, now, over_tcp=over_tcp, has_opt=has_opt)
+        errand.tokens.append(self._token)
+        first = errand.tries_left == TRIES_MAX
+        errand.tries_left -= 1
+        errand.try_due = now + self._patience_s(errand, resolver, first=first, over_tcp=over_tcp)
+        resolver.sent += 1
+        self.counts.upstream_queries += 1
+        packet = query_packet(question, errand.key[-1], has_opt=has_opt)
+        self._work.append(Send(self._token, resolver.address, packet, over_tcp))
+        self._schedule(errand)
+
+    def _patience_s(self, errand: Errand, resolver: Resolver, *, first: bool, over_tcp: bool) -> float:
+        if errand.purpose in ALONE:
+            return PROBE_PATIENCE_S
+        return TCP_PATIENCE_S if over_tcp else resolver.patience_s(first=first)
+
+    def _spelled(self, question: bytes) -> bytes:
+        """With 0x20 each letter of the name in a case drawn anew: more for a forger to guess."""
+        if not self._settings.mixed_case:
+            return question
+        name = bytes(byte ^ 0x20 if 97 <= byte <= 122 and self._rng.getrandbits(1) else byte for byte in question[:-4])
+        return name + question[-4:]
+
+    def _drop_try(self, token: int, attempt: Try) -> None:
+        del self._tries[token]
+        attempt.errand.tokens.remove(token)
+
+    def _spent(self, attempt: Try, now: float) -> None:
+        """This resolver has no answer to this question: the next one, unless another try is on its way."""
+        errand = attempt.errand
+        if attempt.resolver in errand.order:
+            errand.order.remove(attempt.resolver)
+        if not errand.order or not attempt.late:
+            self._advance(errand, now)
+
+    def _is_about(self, scan: dnswire.ReplyScan, attempt: Try, fault: str) -> bool:
+        """Whether the reply is about our question; some servers leave it out when they fail (RFC 1035 7.3)."""
+        return scan.question == attempt.errand.key[:-1] or (not scan.question and bool(fault))
+
+    def _ignored(self) -> bool:
+        self.counts.upstream_spoofed += 1
+        return False
+
+    # What came back
+
+    def _truncated(self, attempt: Try, packet: bytes, now: float) -> None:
+        """RFC 2181 9, RFC 7766 5: the same again over TCP; the head of the reply is kept for the case that it fails."""
+        self._credit(attempt, now)
+        question_end = HEADER_BYTES + len(attempt.errand.key) - 1
+        attempt.errand.truncated = packet[:4] + b"\x00\x01" + bytes(6) + packet[HEADER_BYTES:question_end]
+        self._retry_over_tcp(attempt, now)
+
+    def _retry_over_tcp(self, attempt: Try, now: float) -> None:
+        if attempt.errand.purpose in ALONE:
+            self._end(attempt.errand)
+            return
+        self.counts.upstream_tcp_retries += 1
+        self._try(attempt.errand, attempt.resolver, now, has_opt=attempt.has_opt, over_tcp=True)
+
+    def _erred(self, attempt: Try, fault: str, now: float) -> None:
+        self.counts.upstream_failures += 1
+        attempt.resolver.erred(now, fault)
+        self._spent(attempt, now)
+
+    def _answered(self, attempt: Try, packet: bytes, scan: dnswire.ReplyScan, now: float, wall: float) -> None:
+        errand = attempt.errand
+        self._credit(attempt, now)
+        self._end(errand)
+        self._failures.pop(errand.key, None)
+        entry = self.outside.put(errand.key, packet, scan, now=now, wall=wall)
+        for query, waiter in errand.waiters:
+            self._deliver(waiter, Hit(self.outside.render_new(entry, query), Source.UPSTREAM))
+
+    def _credit(self, attempt: Try, now: float) -> None:
+        """The resolver did well. TCP tells nothing of its latency."""
+        resolver, purpose = attempt.resolver, attempt.errand.purpose
+        if not attempt.has_opt:
+            resolver.plain_until = now + PLAIN_S
+        if not attempt.over_tcp:
+            resolver.answered(attempt.sent_at, now, attempt.errand.key, probe=purpose is Purpose.PROBE)
+
+    # Ends
+
+    def _expire(self, errand: Errand, now: float) -> None:
+        if now >= errand.try_due:
+            self._lose_patience(errand, now)
+        if not errand.over and now >= errand.deadline:
+            self._give_up(errand, f"no answer within {errand.deadline - errand.started_at} s", now)
+        if errand.over:
+            return
+        if now >= errand.stale_at:
+            self._serve_stale(errand, now)
+        self._schedule(errand)
+
+    def _lose_patience(self, errand: Errand, now: float) -> None:
+        errand.try_due = inf
+        for attempt in [self._tries[token] for token in errand.tokens]:
+            if attempt.late:
+                continue
+            self.counts.upstream_failures += 1
+            self._blame(attempt, "no answer", now)
+            attempt.late = True
+        if errand.purpose not in ALONE:
+            self._advance(errand, now)
+
+    def _blame(self, attempt: Try, error: str, now: float) -> None:
+        """The resolver did not answer. What TCP and loop checks meet tells nothing of its health."""
+        purpose = attempt.errand.purpose
+        if not attempt.over_tcp and not attempt.late and purpose is not Purpose.LOOP_CHECK:
+            is_known = attempt.errand.key in {attempt.resolver.good_question, ROOT_NS}
+            attempt.resolver.missed(attempt.sent_at, now, error, probe=purpose is Purpose.PROBE and is_known)
+
+    def _serve_stale(self, errand: Errand, now: float) -> None:
+        """The clients have waited enough: they get the stale answer, the errand goes on for the next ones."""
+        errand.stale_at = inf
+        entry = self.outside.get(errand.key)
+        if entry is None:
+            return
+        for query, waiter in errand.waiters:
+            self._deliver(waiter, self._stale(query, errand.key, entry, now))
+        self._waiting -= len(errand.waiters)
+        errand.waiters.clear()
+
+    def _give_up(self, errand: Errand, why: str, now: float) -> None:
+        self._end(errand)
+        if errand.purpose in ALONE:
+            return
+        self._notefailure(errand.key, now)
+        self.outside.postpone(errand.key, now + RECHECK_S * self._rng.uniform(1.0, 2.0))
+        for query, waiter in errand.waiters:
+            self._deliver(waiter, self._second_best(errand, query, why, now))
+
+    def _second_best(self, errand: Errand, query: Query, why: str, now: float) -> Hit | Failed:
+        entry = self.outside.get(errand.key)
+        if entry is not None and self.outside.is_usable_stale(entry, now):
+            return self._stale(query, errand.key, entry, now)
+        if errand.truncated and not query.over_tcp:
+            packet = dnswire.reply_for(query, errand.truncated, size_max=dnswire.size_limit(query))
+            return Hit(packet, Source.UPSTREAM)
+        return Failed(Rcode.SERVFAIL, why)
+
+    def _stale(self, query: Query, key: bytes, entry: Entry, now: float) -> Hit:
+        packet, _ = self.outside.render(key, entry, query, now)
+        if now < entry.fresh_until:  # a refresh failed before its time was over
+            return Hit(packet, Source.CACHE)
+        self.counts.stale_answers += 1
+        return Hit(packet, Source.STALE)
+
+    def _end(self, errand: Errand) -> None:
+        errand.over = True
+        for token in errand.tokens:
+            del self._tries[token]
+            self._work.append(Release(token))
+        errand.tokens.clear()
+        self._waiting -= len(errand.waiters)
+        if errand.purpose not in ALONE:
+            del self._errands[errand.key]
+        if errand.purpose is Purpose.REFRESH:
+            self._refreshing -= 1
+
+    def _deliver(self, waiter: object, outcome: Hit | Failed) -> None:
+        self._work.append(Deliver(waiter, outcome))
+
+    def _notefailure(self, key: bytes, now: float) -> None:
+        self._failures.pop(key, None)
+        self._failures[key] = now
+        if len(self._failures) > FAILURES_MAX:
+            del self._failures[next(iter(self._failures))]
+
+    def _schedule(self, errand: Errand) -> None:
+        """Into the heap, when it is due earlier than it lies there; what lies there under another time is skipped."""
+        due = min(errand.try_due, errand.stale_at, errand.deadline)
+        if due < errand.due:
+            errand.due = due
+            self._timer += 1
+            heappush(self._timers, (due, self._timer, errand))

@@ -1,0 +1,432 @@
+"""The ordered stages from a query to what is to be done: Reply, Lookup, Forward, Chase or Drop.
+
+Must not know: sockets, links, who waits. Rules: a name of ours never leaves for an upstream; an unknown service is
+looked up, never guessed (NXDOMAIN is said only of what the registry was asked for or cannot exist); every negative
+answer has the zone's SOA. Stages: EDNS version, access, class and type, canary, zone, then the kind of name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nacosdns.core import answers, dnsname, dnsrecord, dnswire, metrics
+from nacosdns.core.balance import balancer_type, tiered
+from nacosdns.core.book import Page, owner_pointed
+from nacosdns.core.model import Answer, Query, Rcode, Record, RecordType, ServiceKey, Snapshot, Source
+from nacosdns.core.naming import AddressName, Apex, Marker, Nothing, Outside, Prefix, ServiceName, address_name, folded_key
+from nacosdns.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from random import Random
+
+    from nacosdns.core.access import Access
+    from nacosdns.core.balance import Balancer
+    from nacosdns.core.book import Book
+    from nacosdns.core.model import Policy, Zone
+    from nacosdns.core.naming import Candidate, FoldedKey, Names, Target
+    from nacosdns.core.policy import Policies
+
+CANARY = dnsname.text_name("canary.nacosdns.invalid")
+CANARY_ADDRESS = "127.0.0.1"
+MISSES_MAX = 20_000
+ALIAS_CHECK_S = 60.0
+STALE_PAUSE_S = 5.0
+_REFUSED_TYPES = {RecordType.AXFR, RecordType.IXFR}
+_HINFO = 13
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """A whole packet to send. ``cell`` counts it; ``page`` when the packet may be prepared for the next time."""
+
+    packet: bytes
+    cell: int
+    page: Page | None = None
+
+
+class Forward(msgspec.Struct, frozen=True, gc=False):
+    """Not ours: for the upstreams."""
+
+
+class Chase(msgspec.Struct, frozen=True, gc=False):
+    """A service whose instances are host names: one alias, and the question for what it points at."""
+
+    alias: Record
+    question: Query
+
+
+class Drop(msgspec.Struct, frozen=True, gc=False):
+    """No answer. ``reason`` is a word for the counter."""
+
+    reason: str
+
+
+class Lookup(msgspec.Struct, frozen=True, gc=False):
+    """The registry must be asked for the first of ``keys`` that exists; ``otherwise`` after ``patience_s`` without it.
+
+    ``otherwise`` None means SERVFAIL: an unknown service is never called missing without the registry's word.
+    """
+
+    keys: tuple[ServiceKey, ...]
+    patience_s: float
+    otherwise: Reply | Chase | None = None
+
+
+Outcome = Reply | Lookup | Forward | Chase | Drop
+
+
+class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Times in seconds; ``nameserver`` is our own address as NS records show it."""
+
+    lookup_s: float = 1.5
+    stale_wait_s: float = 0.2
+    disk_fresh_s: float = 600.0
+    nameserver: str = "127.0.0.1"
+    identity: bytes = b""
+
+
+class Pipeline:
+    """Decides. Holds what a decision needs besides the book: misses, reachability, the catalogue of bare names."""
+
+    def __init__(
+        self, *, names: Names, policies: Policies, balancers: Mapping[str, type[Balancer]], book: Book,
+        allowed: Access, judges: bool, rng: Random, settings: Settings,
+    ) -> None:
+        self._names = names
+        self._policies = policies
+        self._balancers = balancers
+        self._book = book
+        self._allowed = allowed
+        self._judges = judges
+        self._rng = rng
+        self._settings = settings
+        self._misses: dict[tuple[str, str, str], tuple[float, float]] = {}
+        self._paused: dict[ServiceKey, float] = {}
+        self._down: set[str] = set()
+        self._listed: dict[tuple[str, str], frozenset[str]] = {}
+        self.none_healthy = 0
+        self.asked: dict[ServiceKey, None] = {}
+        self.urgent = False
+        self.why: list[str] = []
+        self.service: Snapshot | None = None
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self._book!r} misses={len(self._misses)} down={sorted(self._down)}>"
+
+    # --- what the front is told
+
+    def reachable(self, namespace: str, *, up: bool) -> None:
+        """Whether the registry answers for this namespace."""
+        if up:
+            self._down.discard(namespace)
+        else:
+            self._down.add(namespace)
+
+    def listed(self, namespace: str, group: str, folded: frozenset[str]) -> None:
+        """The folded names of a catalogue read, for bare names."""
+        self._listed[namespace, group] = folded
+
+    def missed(self, keys: tuple[ServiceKey, ...], now: float) -> None:
+        """The registry has none of these spellings: remembered for the negative TTL."""
+        if len(self._misses) >= MISSES_MAX:
+            self._misses.clear()
+        for key in keys:
+            until = now + self._policies.resolve(key.service).negative_ttl_s
+            self._misses[_folded(key)] = (until, now)
+
+    def appeared(self, key: ServiceKey) -> None:
+        """A service became known: no miss of it counts any more."""
+        self._misses.pop(_folded(key), None)
+        self._paused.pop(key, None)
+
+    # --- stages
+
+    def decide(self, query: Query, now: float, wall: float) -> Outcome:
+        """What to do with a query. ``why`` then says how it was decided, for `ask`."""
+        self.why = []
+        self.service = None
+        if query.edns is not None and query.edns.version != 0:
+            return self._plain(query, Answer(rcode=Rcode.BADVERS, authoritative=False))
+        if self._judges and not self._allowed.allows(query.client):
+            self.why.append("the client is not in server.allow")
+            return self._plain(query, Answer(rcode=Rcode.REFUSED, authoritative=False))
+        page = self._book.page(query.name, query.type)
+        if page is not None and query.klass == 1:
+            self.asked[page.key] = None
+            return self._from_page(query, page)
+        if query.klass != 1 or query.type in _REFUSED_TYPES:
+            return self._plain(query, Answer(rcode=Rcode.REFUSED, authoritative=False))
+        if query.name == CANARY:
+            return self._canary(query)
+        return self._by_name(query, self._names.resolve(query.labels), now, wall)
+
+    def _by_name(self, query: Query, target: Target, now: float, wall: float) -> Outcome:
+        match target:
+            case Outside():
+                return self._outside(query, target, now, wall)
+            case Apex(zone=zone):
+                return self._apex(query, zone)
+            case Marker(zone=zone):
+                self.why.append("an empty name between the zone and its services")
+                return self._negative(query, zone, Rcode.NOERROR)
+            case AddressName(zone=zone, address=address):
+                return self._address(query, zone, address)
+            case Nothing(zone=zone, why=why):
+                self.why.append(why)
+                return self._negative(query, zone, Rcode.NXDOMAIN)
+            case ServiceName():
+                return self._service(query, target, now, wall)
+
+    def _outside(self, query: Query, target: Outside, now: float, wall: float) -> Outcome:
+        zone = target.bare_zone
+        if zone is None:
+            return Forward()
+        candidate = target.bare[0]
+        known = self._book.find(candidate.folded, candidate.asked) is not None
+        listed = self._listed.get((zone.namespace, zone.group))
+        if known or (listed is not None and candidate.folded[2] in listed):
+            self.why.append("a bare name that is a service")
+            return self._service(query, ServiceName(zone, zone.namespace, target.bare), now, wall)
+        if listed is None and len(query.labels) == 1:
+            self.why.append("a single label, and no catalogue to know whether it is a service")
+            return self._plain(query, Answer(rcode=Rcode.SERVFAIL, authoritative=False))
+        return Forward()
+
+    # --- names without a service
+
+    def _canary(self, query: Query) -> Outcome:
+        if query.type != RecordType.A:
+            return self._plain(query, Answer())
+        record = dnsrecord.address_record(query.name, 0, CANARY_ADDRESS)
+        return self._plain(query, Answer(answers=(record,)))
+
+    def _apex(self, query: Query, zone: Zone) -> Outcome:
+        ttl_s = self._policies.base.ttl_s
+        if query.type == RecordType.SOA:
+            return self._plain(query, Answer(answers=(self._soa(zone, self._policies.base),)))
+        if query.type == RecordType.NS:
+            target = address_name(self._settings.nameserver, zone.name)
+            glue = dnsrecord.address_record(target, ttl_s, self._settings.nameserver)
+            return self._plain(query, Answer(answers=(dnsrecord.ns(zone.name, ttl_s, target),), glue=(glue,)))
+        if query.type == RecordType.ANY:
+            return self._minimal_any(query, self._policies.base)
+        return self._negative(query, zone, Rcode.NOERROR)
+
+    def _address(self, query: Query, zone: Zone, address: str) -> Outcome:
+        family = answers.address_family(address)
+        raw = dnsrecord.pack_address(address)
+        if not raw or not self._may_say(address, raw):
+            self.why.append("neither the address of a known instance nor in an allowed network")
+            return self._negative(query, zone, Rcode.NXDOMAIN)
+        if query.type != (RecordType.A if family == 4 else RecordType.AAAA):
+            return self._negative(query, zone, Rcode.NOERROR)
+        record = dnsrecord.address_record(query.name, self._policies.base.ttl_s, address)
+        return self._plain(query, Answer(answers=(record,)))
+
+    def _may_say(self, address: str, raw: bytes) -> bool:
+        """Only addresses of known instances or of allowed networks (rebinding)."""
+        if self._allowed.contains(raw):
+            return True
+        return self._book.has_address(address)
+
+    # --- services
+
+    def _service(self, query: Query, target: ServiceName, now: float, wall: float) -> Outcome:
+        wanted: list[ServiceKey] = []
+        for candidate in target.candidates:
+            snapshot = self._book.find(candidate.folded, candidate.asked)
+            if snapshot is not None:
+                return self._known(query, target, snapshot, tuple(wanted), now, wall)
+            until, at = self._misses.get(candidate.folded, (0.0, 0.0))
+            if now >= until and not (len(target.candidates) > 1 and self._rechecks_later(target, candidate, at, now)):
+                wanted += candidate.spellings
+        if self._book.suffixes.covers(target):
+            self.why.append("an empty name above known services")
+            return self._negative(query, target.zone, Rcode.NOERROR)
+        if wanted:
+            return Lookup(tuple(dict.fromkeys(wanted))[:3], self._settings.lookup_s)
+        self.why.append("the registry does not know this service")
+        return self._negative(query, target.zone, Rcode.NXDOMAIN, target.candidates[0].asked)
+
+    def _rechecks_later(self, target: ServiceName, candidate: Candidate, missed_at: float, now: float) -> bool:
+        """A dotted name that was missed lately, when the alias after it is a known service: looked up again in a minute."""
+        others = [c for c in target.candidates if c is not candidate]
+        known = any(self._book.find(c.folded, c.asked) is not None for c in others)
+        return known and missed_at > 0 and now - missed_at < ALIAS_CHECK_S
+
+    def _known(
+        self, query: Query, target: ServiceName, snapshot: Snapshot, before: tuple[ServiceKey, ...], now: float, wall: float
+    ) -> Outcome:
+        answer = self._answer(query, target, snapshot)
+        if before:
+            return Lookup((*dict.fromkeys(before), snapshot.key)[:3], self._settings.lookup_s, answer)
+        if self._waits(snapshot, now, wall):
+            self._paused[snapshot.key] = now + STALE_PAUSE_S
+            self._book.drop_pages(_folded(snapshot.key))
+            return Lookup((snapshot.key,), self._settings.stale_wait_s, answer)
+        return answer
+
+    def _waits(self, snapshot: Snapshot, now: float, wall: float) -> bool:
+        """Whether an old entry without a subscription first gives the registry a moment."""
+        if snapshot.live or snapshot.source is Source.STATIC or snapshot.key.namespace in self._down:
+            return False
+        if len(self._paused) > MISSES_MAX:
+            self._paused.clear()
+        return wall - snapshot.confirmed_at > self._settings.disk_fresh_s and now >= self._paused.get(snapshot.key, 0.0)
+
+    def _answer(self, query: Query, target: ServiceName, snapshot: Snapshot) -> Reply | Chase:
+        self.asked[snapshot.key] = None
+        self.urgent |= not snapshot.live
+        self.service = snapshot
+        policy = self._policies.resolve(snapshot.key.service)
+        if target.prefix is Prefix.GRPC_CONFIG:
+            records = answers.grpc_config(query.name, policy)
+            return self._records(query, target.zone, policy, records, exists=bool(records), wanted=RecordType.TXT)
+        if not self._exists(snapshot, target):
+            return self._negative(query, target.zone, Rcode.NXDOMAIN, policy=policy)
+        if target.prefix is Prefix.PROTOCOL:
+            self.why.append("an empty name above the SRV names of a service")
+            return self._negative(query, target.zone, Rcode.NOERROR, policy=policy)
+        choice = answers.choose(snapshot, policy, target.cluster)
+        if choice.why:
+            self.none_healthy += 1
+            self.why.append(choice.why)
+        if target.prefix is Prefix.SRV:
+            choice = answers.only(choice, target.port, snapshot.key.service)
+        return self._typed(query, target, snapshot, policy, choice)
+
+    def _exists(self, snapshot: Snapshot, target: ServiceName) -> bool:
+        """Whether the name has any type at all: a cluster or port that no instance has is no name."""
+        members = answers.of_cluster(snapshot.instances, target.cluster)
+        if target.cluster and not members:
+            self.why.append("no instance of the service is in this cluster")
+            return False
+        if target.prefix is Prefix.SRV:
+            everything = answers.Choice(members, (0,) * len(members))
+            found = bool(answers.only(everything, target.port, snapshot.key.service).instances)
+            if not found:
+                self.why.append("no instance of the service has this port")
+            return found
+        return True
+
+    def _typed(
+        self, query: Query, target: ServiceName, snapshot: Snapshot, policy: Policy, choice: answers.Choice
+    ) -> Reply | Chase:
+        kind = query.type
+        zone = target.zone
+        if kind == RecordType.ANY:
+            return self._minimal_any(query, policy)
+        if target.prefix is Prefix.SRV and kind != RecordType.SRV:
+            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
+        if kind == RecordType.TXT:
+            return self._records(query, zone, policy, answers.texts(choice, query.name, policy), exists=True, wanted=kind)
+        if kind == RecordType.SRV:
+            material = answers.services(choice, query.name, zone.name, policy.ttl_s)
+        elif kind in {RecordType.A, RecordType.AAAA}:
+            material = answers.addresses(choice, query.name, RecordType(kind), policy.ttl_s)
+        elif kind == RecordType.CNAME:
+            material = answers.addresses(choice, query.name, RecordType.A, policy.ttl_s)
+            return self._cname(query, zone, policy, material.alias)
+        else:
+            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
+        if material.alias:
+            return self._chase(query, material.alias, policy)
+        if not material.records:
+            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
+        return self._page(query, snapshot, policy, material)
+
+    def _page(self, query: Query, snapshot: Snapshot, policy: Policy, material: answers.Material) -> Reply:
+        kind = balancer_type(policy.balancer, self._balancers)
+        balancer = tiered(kind, material.members, material.tiers, self._rng, self._settings.identity)
+        page = Page(
+            snapshot.key,
+            tuple(owner_pointed(record) for record in material.records),
+            tuple(b"" if record is None else dnsrecord.record_bytes(record) for record in material.glue),
+            balancer=balancer,
+            take=policy.answers or len(material.records),
+            cell=metrics.query_index("udp", metrics.type_word(query.type), "noerror", "zone"),
+        )
+        self._book.keep_page(query.name, query.type, page)
+        return self._from_page(query, page)
+
+    def _from_page(self, query: Query, page: Page) -> Reply:
+        if page.balancer.per_client:
+            order = page.balancer.window(1, len(page.records), query.client)[0]
+            keep = None
+        else:
+            order = page.orders[page.step()]
+            keep = None if self._book.is_ambiguous(_folded(page.key)) else page
+        packet = query.id.to_bytes(2, "big") + page.render(query, order)
+        return Reply(packet, self._cell(query, "noerror"), keep)
+
+    # --- composing
+
+    def _chase(self, query: Query, alias: str, policy: Policy) -> Reply | Chase:
+        try:
+            target = dnsname.text_name(alias)
+        except WireError:
+            self.why.append(f"the instance address {alias!r} is neither an address nor a host name")
+            return self._plain(query, Answer(rcode=Rcode.SERVFAIL))
+        record = dnsrecord.cname(query.name, policy.ttl_s, target)
+        question = target + query.type.to_bytes(2, "big") + b"\x00\x01"
+        inner = Query(
+            query.id, query.flags, question, dnsname.fold(target), dnsname.labels_of(target), query.type,
+            edns=query.edns, over_tcp=True, client=b"",
+        )
+        return Chase(record, inner)
+
+    def _cname(self, query: Query, zone: Zone, policy: Policy, alias: str) -> Reply:
+        if not alias:
+            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
+        record = dnsrecord.cname(query.name, policy.ttl_s, dnsname.text_name(alias))
+        return self._plain(query, Answer(answers=(record,)))
+
+    def _records(
+        self, query: Query, zone: Zone, policy: Policy, records: tuple[Record, ...], *, exists: bool, wanted: int
+    ) -> Reply:
+        if not exists:
+            return self._negative(query, zone, Rcode.NXDOMAIN, policy=policy)
+        if not records or query.type != wanted:
+            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
+        return self._plain(query, Answer(answers=records))
+
+    def _minimal_any(self, query: Query, policy: Policy) -> Reply:
+        """RFC 8482 4.2: one HINFO instead of everything."""
+        rdata = b"\x07RFC8482\x00"
+        return self._plain(query, Answer(answers=(Record(query.name, _HINFO, policy.ttl_s, rdata),)))
+
+    def _soa(self, zone: Zone, policy: Policy) -> Record:
+        return dnsrecord.soa(zone.name, policy.negative_ttl_s, 1, policy.negative_ttl_s)
+
+    def _negative(
+        self, query: Query, zone: Zone, rcode: Rcode, service: str = "", *, policy: Policy | None = None
+    ) -> Reply:
+        policy = policy or self._policies.resolve(service)
+        return self._plain(query, Answer(rcode=rcode, authority=(self._soa(zone, policy),)))
+
+    def _plain(self, query: Query, answer: Answer) -> Reply:
+        packet = dnswire.render(query, answer, size_max=dnswire.size_limit(query))
+        word = metrics.rcode_word(answer.rcode, len(answer.answers))
+        return Reply(packet, self._cell(query, word))
+
+    def _cell(self, query: Query, rcode: str) -> int:
+        door = "tcp" if query.over_tcp else "udp"
+        return metrics.query_index(door, metrics.type_word(query.type), rcode, "zone")
+
+    def is_outside(self, query: Query) -> bool:
+        """Whether the name lies outside every zone."""
+        return isinstance(self._names.resolve(query.labels), Outside)
+
+    def failure(self, query: Query) -> Reply:
+        """SERVFAIL: neither the registry nor an upstream could say in time."""
+        return self._plain(query, Answer(rcode=Rcode.SERVFAIL, authoritative=False))
+
+    def compose(self, query: Query, alias: Record, chased: tuple[Record, ...]) -> Reply:
+        """The alias and what it led to."""
+        return self._plain(query, Answer(answers=(alias, *chased)))
+
+
+def _folded(key: ServiceKey) -> FoldedKey:
+    return folded_key(key.namespace, key.group, key.service)

@@ -1,0 +1,119 @@
+"""The control socket: typed requests from `nacosdns ask`, `status` and the like, and their answers.
+
+Must not know: what a verb means. Rules: one request and one answer a connection, in frames of core/frames.py; who may
+ask is decided by the mode of the socket file; a slow or silent client costs one connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nacosdns.core import frames
+from nacosdns.errors import ControlError, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+REQUEST_BYTES_MAX = 64 * 1024
+REQUEST_DEADLINE_S = 2.0
+CONNECTIONS_MAX = 16
+CALL_DEADLINE_S = 5.0
+
+
+def listen(path: Path, mode: int, uid: int = -1, gid: int = -1) -> socket.socket:
+    """A listening Unix socket at ``path`` with this mode and owner (-1 leaves it).
+
+    What a dead process left there is replaced; StartError when a living one listens, or the directory refuses.
+    """
+    if _is_alive(path):
+        raise StartError(
+            f"another nacosdns is running on {path.parent}; stop it, or set cache.dir to another directory"
+        )
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        before = os.umask(0o777 & ~mode)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(before)
+        os.chown(path, uid, gid)
+        sock.listen(CONNECTIONS_MAX)
+    except OSError as error:
+        sock.close()
+        raise StartError(f"{path} cannot be made ({error.strerror or error}); see cache.dir") from error
+    sock.setblocking(False)
+    return sock
+
+
+def _is_alive(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(CALL_DEADLINE_S)
+        return path.exists() and sock.connect_ex(str(path)) == 0
+
+
+async def serve(sock: socket.socket, answer: Callable[[frames.Ask], Awaitable[frames.Told]]) -> None:
+    """Answers requests on a listening socket until cancelled."""
+    places = asyncio.Semaphore(CONNECTIONS_MAX)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with places:
+            try:
+                async with asyncio.timeout(REQUEST_DEADLINE_S):
+                    ask = await _read_request(reader)
+                told = await answer(ask)
+                writer.write(frames.framed(told))
+                async with asyncio.timeout(REQUEST_DEADLINE_S):
+                    await writer.drain()
+            except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.MsgspecError, ControlError):
+                writer.transport.abort()  # a client that does not speak our language, or went away
+            finally:
+                writer.close()
+
+    server = await asyncio.start_unix_server(talk, sock=sock)
+    async with server:
+        await server.serve_forever()
+
+
+async def _read_request(reader: asyncio.StreamReader) -> frames.Ask:
+    size = int.from_bytes(await reader.readexactly(frames.LENGTH_BYTES), "big")
+    if size > REQUEST_BYTES_MAX:
+        raise ControlError("request too long")
+    frame = frames.decode_channel(await reader.readexactly(size))
+    if not isinstance(frame, frames.Ask):
+        raise ControlError("not a request")
+    return frame
+
+
+def call(path: Path, verb: str, arguments: Mapping[str, object]) -> object:
+    """Asks the running bridge. Blocks for ``CALL_DEADLINE_S`` at most; ControlError says what went wrong."""
+    ask = frames.Ask(0, verb, {name: msgspec.Raw(frames.encode(value)) for name, value in arguments.items()})
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(CALL_DEADLINE_S)
+            sock.connect(str(path))
+            sock.sendall(frames.framed(ask))
+            with sock.makefile("rb") as file:
+                size = int.from_bytes(file.read(frames.LENGTH_BYTES), "big")
+                told = frames.decode_channel(file.read(size))
+    except FileNotFoundError as error:
+        raise ControlError(f"nacosdns is not running (no {path}); see `nacosdns run`, or name its -c FILE") from error
+    except PermissionError as error:
+        raise ControlError(f"no right to use {path}; be root or in the group of server.control_group") from error
+    except ConnectionRefusedError as error:
+        raise ControlError(f"nacosdns is not running (nobody listens on {path})") from error
+    except TimeoutError as error:
+        raise ControlError(f"no answer on {path} within {CALL_DEADLINE_S:g} s") from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ControlError(f"no answer on {path} ({error})") from error
+    if not isinstance(told, frames.Told):
+        raise ControlError(f"no answer on {path}")
+    if told.error:
+        raise ControlError(told.error)
+    return msgspec.msgpack.decode(told.body)

@@ -1,0 +1,349 @@
+"""The never-expiring cache on disk: SQLite in WAL mode, written by one thread of the keeper, read by fronts at start.
+
+Must not know: what a snapshot means beyond its key. Rules: no write blocks or raises into the caller; every row
+carries a checksum, a bad row is counted and skipped; a database that cannot be read is set aside, never deleted, and a
+new one begun; a newer schema is left alone (nothing is written to it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+from nacosdns.core.frames import External, Known, decode_snapshot, encode
+from nacosdns.errors import StoreDamaged, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from nacosdns.core.model import ServiceKey
+
+SCHEMA = 1
+FILE = "cache.db"
+QUEUE_MAX = 10_000
+LOG_EVERY_S = 60.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS services (
+  registry TEXT, namespace TEXT, grp TEXT, service TEXT, revision INTEGER, body BLOB, crc INTEGER, asked_at REAL,
+  PRIMARY KEY (registry, namespace, grp, service)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS externals (
+  question BLOB, flags INTEGER, body BLOB, crc INTEGER, stored_at REAL, PRIMARY KEY (question, flags)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS externals_age ON externals (stored_at);
+"""
+_PUT_SERVICE = "INSERT OR REPLACE INTO services VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT_EXTERNAL = "INSERT OR REPLACE INTO externals VALUES (?, ?, ?, ?, ?)"
+_DROP_SERVICE = "DELETE FROM services WHERE registry = ? AND namespace = ? AND grp = ? AND service = ?"
+_TRIM = "DELETE FROM externals WHERE (question, flags) IN (SELECT question, flags FROM externals ORDER BY stored_at LIMIT ?)"
+
+Row = TypeVar("Row")
+
+_external_decoder = msgspec.msgpack.Decoder(External)
+
+
+class _Job(NamedTuple):
+    """One write for the thread, and whom to tell when it is over, good or bad."""
+
+    run: Callable[[sqlite3.Connection], None]
+    told: Callable[[], None] | None = None
+
+
+class StoredService(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A row: the snapshot as it was sent, and the wall time at which it was last asked for."""
+
+    known: Known
+    asked_at: float
+
+
+class Contents(msgspec.Struct, frozen=True, gc=False):
+    """What was read. ``damaged`` counts rows that were skipped; ``broken`` says why reading stopped before the end."""
+
+    services: tuple[StoredService, ...] = ()
+    externals: tuple[External, ...] = ()
+    damaged: int = 0
+    broken: str = ""
+
+
+def read(directory: str) -> Contents:
+    """Everything on disk, read-only; for fronts at start. An absent file is empty; StoreDamaged, StoreError."""
+    path = Path(directory, FILE)
+    if not path.exists():
+        return Contents()
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}") from error
+    try:
+        return _contents(connection)
+    except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+        raise StoreDamaged(f"{path}: {error}") from error
+    finally:
+        connection.close()
+
+
+def _contents(connection: sqlite3.Connection) -> Contents:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == 0:
+        return Contents()
+    if version > SCHEMA:
+        raise StoreError(f"{FILE} has schema {version}, newer than ours ({SCHEMA})")
+    services, bad_services, stopped_services = _rows(_services(connection))
+    externals, bad_externals, stopped_externals = _rows(_externals(connection))
+    broken = stopped_services or stopped_externals
+    return Contents(tuple(services), tuple(externals), bad_services + bad_externals, broken)
+
+
+def _rows(rows: Iterator[Row | None]) -> tuple[list[Row], int, str]:
+    """Good rows, how many were bad, and why reading stopped early (a damaged page), if it did."""
+    good: list[Row] = []
+    bad = 0
+    try:
+        for row in rows:
+            if row is None:
+                bad += 1
+            else:
+                good.append(row)
+    except sqlite3.DatabaseError as error:
+        return good, bad, str(error)
+    return good, bad, ""
+
+
+def _services(connection: sqlite3.Connection) -> Iterator[StoredService | None]:
+    for revision, body, crc, asked_at in connection.execute("SELECT revision, body, crc, asked_at FROM services"):
+        if not isinstance(body, bytes) or zlib.crc32(body) != crc:
+            yield None
+            continue
+        try:
+            yield StoredService(Known(decode_snapshot(body).key, revision, msgspec.Raw(body)), asked_at)
+        except msgspec.MsgspecError:
+            yield None
+
+
+def _externals(connection: sqlite3.Connection) -> Iterator[External | None]:
+    for body, crc in connection.execute("SELECT body, crc FROM externals ORDER BY stored_at"):
+        if not isinstance(body, bytes) or zlib.crc32(body) != crc:
+            yield None
+            continue
+        try:
+            yield _external_decoder.decode(body)
+        except msgspec.MsgspecError:
+            yield None
+
+
+class SqliteStore:
+    """Implements ports.Store. ``external_entries`` bounds the outside answers kept on disk."""
+
+    def __init__(self, directory: str, *, external_entries: int, log: FilteringBoundLogger) -> None:
+        self._directory = directory
+        self._path = Path(directory, FILE)
+        self._entries = external_entries
+        self._log = log
+        self._queue: queue.Queue[_Job | None] = queue.Queue(QUEUE_MAX)
+        self._thread: threading.Thread | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._logged_at = 0.0
+        self._lost = False
+        self.writes = 0
+        self.failures = 0
+        self.dropped = 0
+        self.damaged = 0
+        self.set_aside = ""
+        self.read_only = ""
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._path} writes={self.writes} failures={self.failures}>"
+
+    async def load(self) -> tuple[tuple[StoredService, ...], tuple[External, ...]]:
+        """Reads what is there and starts the writer. A damaged file is set aside and read as empty."""
+        contents = await asyncio.to_thread(self._load)
+        self.damaged = contents.damaged
+        if contents.damaged:
+            self._log.warning("store.rows_skipped", count=contents.damaged)
+        self._thread = threading.Thread(target=self._work, name="store", daemon=True)
+        self._thread.start()
+        return contents.services, contents.externals
+
+    def _load(self) -> Contents:
+        try:
+            contents = read(self._directory)
+            if contents.broken:
+                self._set_aside(contents.broken)
+                self._lost = True
+            return contents
+        except StoreDamaged as error:
+            self._set_aside(str(error))
+        except StoreError as error:
+            self.read_only = str(error)
+            self._log.error("store.not_used", reason=str(error))
+        return Contents()
+
+    def _set_aside(self, reason: str) -> None:
+        target = f"{self._path}.damaged-{time.strftime('%Y%m%dT%H%M%S')}"
+        self.set_aside = target
+        self._log.error("store.damaged", reason=reason, set_aside=target)
+        for suffix in ("", "-wal", "-shm"):
+            source = Path(f"{self._path}{suffix}")
+            try:
+                if source.exists():
+                    os.replace(source, f"{target}{suffix}")
+            except OSError as error:
+                self.read_only = f"cannot set the damaged file aside: {error}"
+                self._log.error("store.not_used", reason=self.read_only)
+
+    # --- called by the keeper
+
+    def put_services(self, items: Iterable[tuple[Known, float]]) -> None:
+        """Remembers snapshots with the wall time at which they were last asked for."""
+        rows = [
+            (known.key.registry, known.key.namespace, known.key.group, known.key.service, known.revision,
+             bytes(known.body), zlib.crc32(known.body), asked_at)
+            for known, asked_at in items
+        ]
+        if rows:
+            self._put(lambda connection: _many(connection, _PUT_SERVICE, rows))
+
+    def remove_services(self, keys: Iterable[ServiceKey]) -> None:
+        rows = [(key.registry, key.namespace, key.group, key.service) for key in keys]
+        if rows:
+            self._put(lambda connection: _many(connection, _DROP_SERVICE, rows))
+
+    def put_externals(self, items: Iterable[External]) -> None:
+        rows = []
+        for item in items:
+            body = encode(item)
+            rows.append((item.question, item.flags, body, zlib.crc32(body), item.stored_at))
+        if rows:
+            self._put(lambda connection: self._keep_externals(connection, rows))
+
+    def remove_externals(self, questions: Iterable[bytes]) -> None:
+        rows = [(question,) for question in questions]
+        if rows:
+            self._put(lambda connection: _many(connection, "DELETE FROM externals WHERE question = ?", rows))
+
+    def _keep_externals(self, connection: sqlite3.Connection, rows: list[tuple[bytes, int, bytes, int, float]]) -> None:
+        _many(connection, _PUT_EXTERNAL, rows)
+        count = connection.execute("SELECT count(*) FROM externals").fetchone()[0]
+        if count > self._entries:
+            connection.execute(_TRIM, (count - self._entries,))
+
+    def _put(self, run: Callable[[sqlite3.Connection], None]) -> None:
+        if self.read_only:
+            return
+        try:
+            self._queue.put_nowait(_Job(run))
+        except queue.Full:
+            self.dropped += 1
+            self._lost = True
+
+    def take_lost(self) -> bool:
+        """Whether writes were lost since the last call, so that the owner should write everything again."""
+        lost, self._lost = self._lost, False
+        return lost
+
+    async def flush(self) -> None:
+        """Returns when everything queued so far is on disk, or has failed."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(_finish, done)
+
+        try:
+            self._queue.put_nowait(_Job(lambda _: None, tell))
+        except queue.Full:
+            self.dropped += 1
+            return
+        await done
+
+    async def close(self) -> None:
+        """Writes what is queued and ends the thread."""
+        if self._thread is None:
+            return
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+        self._thread = None
+
+    def status(self) -> dict[str, object]:
+        return {
+            "path": str(self._path), "writes": self.writes, "failures": self.failures, "dropped": self.dropped,
+            "damaged_rows": self.damaged, "set_aside": self.set_aside, "not_used": self.read_only,
+        }
+
+    # --- the writer's thread
+
+    def _work(self) -> None:
+        stop = False
+        while not stop:
+            jobs = [self._queue.get()]
+            while len(jobs) < 500 and not self._queue.empty():
+                jobs.append(self._queue.get_nowait())
+            stop = None in jobs
+            self._write([job for job in jobs if job is not None])
+        self._close()
+
+    def _write(self, jobs: list[_Job]) -> None:
+        try:
+            connection = self._open()
+            with connection:
+                for job in jobs:
+                    job.run(connection)
+            self.writes += len(jobs)
+        except (sqlite3.Error, OSError) as error:
+            self.failures += 1
+            self._lost = True
+            self._close()
+            self._complain(error)
+        for job in jobs:
+            if job.told is not None:
+                job.told()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._path.exists():
+            return self._connection
+        self._close()
+        connection = sqlite3.connect(self._path, timeout=2.0)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executescript(_TABLES)
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            try:
+                self._connection.close()
+            except sqlite3.Error as error:
+                self._complain(error)
+            self._connection = None
+
+    def _complain(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_EVERY_S or not self._logged_at:
+            self._logged_at = now
+            self._log.warning("store.write_failed", reason=str(error), failures=self.failures)
+
+
+def _many(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+    connection.executemany(statement, rows)
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

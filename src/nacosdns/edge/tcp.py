@@ -1,0 +1,214 @@
+"""Clients by TCP: two-byte lengths, pipelining, answers out of order, limits (RFC 7766).
+
+Must not know: DNS beyond the length. Rules: a connection without a question for ``idle_s`` is closed; above
+``connections_max`` the idlest goes; a client that does not read its answers is not read from; a reply is sent to the
+connection that asked, or dropped with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Protocol, cast
+
+PIPELINE_MAX = 128
+MESSAGE_BYTES_MIN = 12
+_WRITE_BUFFER_BYTES = 256 * 1024
+
+
+class Asked(Protocol):
+    """What the door tells its owner. ``asked`` gets a whole message; answers come by ``connection.reply``."""
+
+    def asked(self, packet: bytes, address: bytes, connection: Connection) -> None: ...
+
+    def closed_for_room(self) -> None: ...
+
+
+class TcpDoor:
+    """All TCP connections of a front. ``listen`` takes inherited listening sockets."""
+
+    def __init__(self, owner: Asked, *, connections_max: int, idle_s: float) -> None:
+        self._owner = owner
+        self._connections_max = connections_max
+        self._idle_s = idle_s
+        self._servers: dict[int, asyncio.Server] = {}
+        self._connections: dict[Connection, None] = {}
+
+    def __repr__(self) -> str:
+        return f"<TcpDoor listeners={len(self._servers)} connections={len(self._connections)}>"
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    @property
+    def idle_s(self) -> float:
+        return self._idle_s
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Accepts on this listening socket; its descriptor is duplicated, so that the caller's stays open."""
+        if sock.fileno() in self._servers:
+            return
+        copy = sock.dup()
+        copy.setblocking(False)
+        server = await asyncio.get_running_loop().create_server(lambda: Connection(self, self._owner), sock=copy, backlog=512)
+        self._servers[sock.fileno()] = server
+
+    def stop(self, sock: socket.socket) -> None:
+        """No new connections from this socket; those there go on."""
+        server = self._servers.pop(sock.fileno(), None)
+        if server is not None:
+            server.close()
+
+    def stop_listening(self) -> None:
+        """No new connections; those there go on."""
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+
+    def close(self) -> None:
+        """Ends everything now."""
+        self.stop_listening()
+        for connection in list(self._connections):
+            connection.close()
+
+    def busy(self) -> bool:
+        """Whether a connection still waits for an answer of ours."""
+        return any(connection.waiting for connection in self._connections)
+
+    def opened(self, connection: Connection) -> None:
+        self._connections[connection] = None
+        if len(self._connections) > self._connections_max:
+            self._owner.closed_for_room()
+            next(iter(self._connections)).close()
+
+    def used(self, connection: Connection) -> None:
+        """The idlest connection stands first."""
+        if connection in self._connections:
+            del self._connections[connection]
+            self._connections[connection] = None
+
+    def gone(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+
+
+class Connection(asyncio.Protocol):
+    """One client. ``waiting`` is how many of its questions are not answered yet."""
+
+    def __init__(self, door: TcpDoor, owner: Asked) -> None:
+        self._door = door
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._address = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = False
+        self._ended = False
+        self.waiting = 0
+
+    def __repr__(self) -> str:
+        return f"<Connection waiting={self.waiting} buffered={len(self._buffer)}>"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self._address = _raw_address(transport.get_extra_info("peername"))
+        self._door.opened(self)
+        self._restart_timer()
+
+    def _restart_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._door.idle_s, self._idle)
+
+    def _idle(self) -> None:
+        if self.waiting:
+            self._restart_timer()
+        else:
+            self.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._take()
+
+    def _take(self) -> None:
+        """Hands over whole messages, as long as not too many wait for an answer."""
+        while len(self._buffer) >= 2 and self.waiting < PIPELINE_MAX and not self._closing:
+            size = int.from_bytes(self._buffer[:2], "big")
+            if size < MESSAGE_BYTES_MIN:
+                self.close()
+                return
+            if len(self._buffer) < 2 + size:
+                break
+            packet = bytes(self._buffer[2 : 2 + size])
+            del self._buffer[: 2 + size]
+            self.waiting += 1
+            self._door.used(self)
+            self._restart_timer()
+            self._owner.asked(packet, self._address, self)
+        self._adjust_reading()
+
+    @property
+    def _closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def _adjust_reading(self) -> None:
+        if self._closing or self._transport is None:
+            return
+        full = self.waiting >= PIPELINE_MAX or self._paused
+        if full and self._transport.is_reading():
+            self._transport.pause_reading()
+        elif not full and not self._transport.is_reading() and not self._ended:
+            self._transport.resume_reading()
+
+    def reply(self, packet: bytes) -> None:
+        """Sends the answer to one of this connection's questions."""
+        self.waiting = max(0, self.waiting - 1)
+        if self._transport is not None and not self._closing:
+            self._transport.write(len(packet).to_bytes(2, "big") + packet)
+        self._settle()
+
+    def give_up(self) -> None:
+        """One question gets no answer (it was a reply, or could not be read at all)."""
+        self.waiting = max(0, self.waiting - 1)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._ended and not self.waiting and self._transport is not None:
+            self._transport.close()
+        elif self._buffer:
+            asyncio.get_running_loop().call_soon(self._take)
+        else:
+            self._adjust_reading()
+
+    def eof_received(self) -> bool:
+        """The client has said all; it still gets the answers it waits for."""
+        self._ended = True
+        return self.waiting > 0
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self._adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._adjust_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        if self._timer is not None:
+            self._timer.cancel()
+        self._door.gone(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _raw_address(peer: object) -> bytes:
+    if not isinstance(peer, tuple):
+        return b""
+    text = str(peer[0]).partition("%")[0]
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    return socket.inet_pton(family, text)
+
+

@@ -1,0 +1,335 @@
+"""Other resolvers, by raw non-blocking UDP sockets and short TCP connections. Sends and reports; decides nothing.
+
+Must not know: questions, health, the cache. Rules: every UDP query leaves from one of a few connected sockets of its
+resolver, under a random id that is free on that socket; a socket takes no query after a random number of them or 30 s
+and lives until its last one is answered or released, so that ports keep changing (RFC 5452 9.2); no task per UDP
+query; everything is bounded; the callbacks are never called from inside ``send``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from random import SystemRandom
+from struct import pack
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nacosdns.core.resolvers import parse_endpoint
+from nacosdns.errors import UpstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from random import Random
+
+SLOTS = 8
+SOCKET_QUERIES_MAX = 500
+SOCKET_AGE_S = 30.0
+SOCKETS_MAX = 256
+FLIGHTS_PER_SOCKET_MAX = 4096
+DRAIN_MAX = 64
+TCP_MAX = 64
+TCP_DEADLINE_S = 2.5
+PACKET_BYTES_MAX = 65535
+HEADER_BYTES = 12
+
+Sockaddr = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool may use; the defaults are right for a host, tests take less."""
+
+    slots: int = SLOTS
+    socket_queries_max: int = SOCKET_QUERIES_MAX
+    socket_age_s: float = SOCKET_AGE_S
+    sockets_max: int = SOCKETS_MAX
+    tcp_max: int = TCP_MAX
+    tcp_deadline_s: float = TCP_DEADLINE_S
+
+
+class _Socket:
+    """One connected UDP socket: which token waits under which id, and how many queries it still takes."""
+
+    __slots__ = ("born_s", "flights", "left", "sock")
+
+    def __init__(self, sock: socket.socket, left: int, born_s: float) -> None:
+        self.sock = sock
+        self.left = left
+        self.born_s = born_s
+        self.flights: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<_Socket fd={self.sock.fileno()} flights={len(self.flights)} left={self.left}>"
+
+
+class UpstreamSockets:
+    """``ports.Upstream``. ``received`` and ``failed`` as described there; ``spawn`` is the conductor's TaskGroup's.
+
+    Words handed to ``failed``: refused (nobody listens), unreachable (no route, no such interface), full (a bound of
+    ours), closed (TCP ended without an answer), timeout (TCP only: the caller times UDP).
+    """
+
+    def __init__(
+        self,
+        received: Callable[[int, bytes], bool],
+        failed: Callable[[int, str], None],
+        spawn: Callable[[Coroutine[object, object, None]], asyncio.Task[None]],
+        *,
+        limits: Limits | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._received = received
+        self._failed = failed
+        self._spawn = spawn
+        self._limits = limits or Limits()
+        self._rng = rng or SystemRandom()
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray(PACKET_BYTES_MAX)
+        self._slots: dict[tuple[str, int], _Socket] = {}
+        self._flights: dict[int, tuple[_Socket, int]] = {}
+        self._open: set[_Socket] = set()
+        self._connections: dict[int, asyncio.Task[None]] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.strays = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<UpstreamSockets sockets={len(self._open)} flights={len(self._flights)} "
+            f"tcp={len(self._connections)} strays={self.strays}>"
+        )
+
+    def send(self, address: str, packet: bytes, *, over_tcp: bool, token: int) -> None:
+        """Sends the packet under an id of ours. ``failed`` comes later if it cannot be done."""
+        try:
+            if over_tcp:
+                self._send_over_tcp(address, packet, token)
+            else:
+                self._send_over_udp(address, packet, token)
+        except UpstreamError as error:
+            self._loop.call_soon(self._fail, token, str(error))
+        except OSError as error:
+            self._loop.call_soon(self._fail, token, _word(error))
+
+    def release(self, token: int) -> None:
+        """No answer is wanted any more for this token."""
+        flight = self._flights.pop(token, None)
+        if flight is not None:
+            self._land(*flight)
+            return
+        connection = self._connections.pop(token, None)
+        if connection is not None:
+            connection.cancel()
+
+    def close(self) -> None:
+        """Closes every socket and connection; nothing is reported after it."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for sock in tuple(self._open):
+            self._shut(sock)
+        for connection in self._connections.values():
+            connection.cancel()
+        self._flights.clear()
+        self._connections.clear()
+
+    def _fail(self, token: int, word: str) -> None:
+        if not self._closed:
+            self._failed(token, word)
+
+    # UDP
+
+    def _send_over_udp(self, address: str, packet: bytes, token: int) -> None:
+        chosen = self._choose(address)
+        number = self._rng.getrandbits(16)
+        while number in chosen.flights:
+            number = self._rng.getrandbits(16)
+        try:
+            chosen.sock.send(pack("!H", number) + packet[2:])
+        except ConnectionRefusedError:
+            self._refused(chosen)  # the kernel reports it for an earlier query, and has not sent this one
+            raise
+        chosen.left -= 1
+        chosen.flights[number] = token
+        self._flights[token] = (chosen, number)
+
+    def _choose(self, address: str) -> _Socket:
+        """One of the resolver's sockets, drawn; made or replaced when it is worn out."""
+        slot = (address, self._rng.randrange(self._limits.slots))
+        chosen = self._slots.get(slot)
+        if chosen is not None and self._is_worn(chosen):
+            del self._slots[slot]
+            self._shut_if_idle(chosen)
+            chosen = None
+        if chosen is None:
+            chosen = self._slots[slot] = self._connect(address)
+        if len(chosen.flights) >= FLIGHTS_PER_SOCKET_MAX:
+            raise UpstreamError("full")
+        return chosen
+
+    def _is_worn(self, sock: _Socket) -> bool:
+        return sock.left <= 0 or self._loop.time() - sock.born_s > self._limits.socket_age_s
+
+    def _connect(self, address: str) -> _Socket:
+        if len(self._open) >= self._limits.sockets_max:
+            raise UpstreamError("full")
+        family, target = _target(address)
+        raw = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            raw.setblocking(False)
+            raw.connect(target)
+        except OSError:
+            raw.close()
+            raise
+        queries = self._rng.randint(1 + self._limits.socket_queries_max // 10, self._limits.socket_queries_max)
+        made = _Socket(raw, queries, self._loop.time())
+        self._open.add(made)
+        self._loop.add_reader(raw, self._drain, made)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._limits.socket_age_s, self._sweep_up)
+        return made
+
+    def _drain(self, sock: _Socket) -> None:
+        for _ in range(DRAIN_MAX):
+            if sock not in self._open:  # a callback has released its last query
+                return
+            try:
+                size_bytes = sock.sock.recv_into(self._buffer)
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionRefusedError:
+                self._refused(sock)
+                return
+            except OSError as error:
+                self._give_up(sock, _word(error))
+                return
+            self._take(sock, bytes(self._buffer[:size_bytes]))
+
+    def _take(self, sock: _Socket, packet: bytes) -> None:
+        number = int.from_bytes(packet[:2], "big")
+        token = sock.flights.get(number) if len(packet) >= HEADER_BYTES else None
+        if token is None:
+            self.strays += 1
+            return
+        if self._received(token, packet) and self._flights.pop(token, None) is not None:
+            self._land(sock, number)
+
+    def _land(self, sock: _Socket, number: int) -> None:
+        del sock.flights[number]
+        if not sock.flights and self._is_worn(sock):
+            self._shut_if_idle(sock)
+
+    def _refused(self, sock: _Socket) -> None:
+        self._give_up(sock, "refused")
+
+    def _give_up(self, sock: _Socket, word: str) -> None:
+        """The kernel says that this socket's resolver cannot be reached: everything on it fails, the socket goes."""
+        tokens = tuple(sock.flights.values())
+        sock.flights.clear()
+        self._shut(sock)
+        for token in tokens:
+            if self._flights.pop(token, None) is not None:
+                self._loop.call_soon(self._fail, token, word)
+
+    def _shut_if_idle(self, sock: _Socket) -> None:
+        if not sock.flights:
+            self._shut(sock)
+
+    def _shut(self, sock: _Socket) -> None:
+        if sock not in self._open:
+            return
+        self._open.discard(sock)
+        sock.left = 0
+        self._loop.remove_reader(sock.sock)
+        sock.sock.close()
+
+    def _sweep_up(self) -> None:
+        """Closes old sockets that nobody uses, so that an idle process holds none."""
+        self._slots = {slot: sock for slot, sock in self._slots.items() if not self._is_worn(sock)}
+        for sock in tuple(self._open):
+            if self._is_worn(sock):
+                self._shut_if_idle(sock)
+        again = bool(self._open)
+        self._sweep = self._loop.call_later(self._limits.socket_age_s, self._sweep_up) if again else None
+
+    # TCP
+
+    def _send_over_tcp(self, address: str, packet: bytes, token: int) -> None:
+        if len(self._connections) >= self._limits.tcp_max:
+            raise UpstreamError("full")
+        family, target = _target(address)
+        query = pack("!H", self._rng.getrandbits(16)) + packet[2:]
+        self._connections[token] = self._spawn(self._converse(family, target, query, token))
+
+    async def _converse(self, family: socket.AddressFamily, target: Sockaddr, query: bytes, token: int) -> None:
+        """One connection for one query. Says one word when it fails; says nothing when it was released."""
+        try:
+            async with asyncio.timeout(self._limits.tcp_deadline_s):
+                await self._ask(family, target, query, token)
+        except TimeoutError:
+            self._end(token, "timeout")
+        except asyncio.IncompleteReadError:
+            self._end(token, "closed")
+        except OSError as error:
+            self._end(token, _word(error))
+        else:
+            self._connections.pop(token, None)
+
+    async def _ask(self, family: socket.AddressFamily, target: Sockaddr, query: bytes, token: int) -> None:
+        with socket.socket(family, socket.SOCK_STREAM) as raw:
+            raw.setblocking(False)
+            await self._connect_tcp(raw, target)
+            await self._loop.sock_sendall(raw, pack("!H", len(query)) + query)
+            while True:
+                size_bytes = int.from_bytes(await self._read(raw, 2), "big")
+                packet = await self._read(raw, size_bytes)
+                if packet[:2] == query[:2] and len(packet) >= HEADER_BYTES and self._received(token, packet):
+                    return
+                self.strays += 1
+
+    async def _connect_tcp(self, raw: socket.socket, target: Sockaddr) -> None:
+        """Not by ``sock_connect``: uvloop's looks the address up again and loses the zone."""
+        try:
+            raw.connect(target)
+        except BlockingIOError:
+            done = self._loop.create_future()
+            self._loop.add_writer(raw, _resolve, done)
+            try:
+                await done
+            finally:
+                self._loop.remove_writer(raw)
+            error = raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error)) from None
+
+    async def _read(self, raw: socket.socket, size_bytes: int) -> bytes:
+        got = bytearray()
+        while len(got) < size_bytes:
+            part = await self._loop.sock_recv(raw, size_bytes - len(got))
+            if not part:
+                raise asyncio.IncompleteReadError(bytes(got), size_bytes)
+            got += part
+        return bytes(got)
+
+    def _end(self, token: int, word: str) -> None:
+        if self._connections.pop(token, None) is not None:
+            self._fail(token, word)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _word(error: OSError) -> str:
+    return "refused" if isinstance(error, ConnectionRefusedError) else "unreachable"
+
+
+def _target(address: str) -> tuple[socket.AddressFamily, Sockaddr]:
+    """Numeric only, so it never blocks; not remembered, for the interface of a zone may come, go and be renumbered."""
+    endpoint = parse_endpoint(address)
+    found = socket.getaddrinfo(endpoint.host, endpoint.port, flags=socket.AI_NUMERICHOST)
+    family, target = found[0][0], found[0][4]
+    return family, target

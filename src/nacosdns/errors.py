@@ -1,0 +1,91 @@
+"""Every exception of nacosdns, drawn as a tree.
+
+NacosdnsError
+├─ ConfigError            the configuration is wrong: file, line, key, remedy            exit 2
+├─ StartError             this host does not let us start: port, right, directory        exit 2
+├─ RegistryError          the registry did not do what was asked
+│  ├─ RegistryDown        unreachable, or no answer within the deadline
+│  ├─ RegistryRefused     it answered no: wrong user, token, right
+│  └─ RegistryUnsupported a server generation that we cannot speak to
+├─ WireError              bytes that are not a DNS message we can answer
+├─ UpstreamError          a resolver could not be asked
+├─ StoreError             the disk did not do what was asked
+│  └─ StoreDamaged        what is on disk cannot be read: it was set aside
+├─ LinkError              a frame between our processes that we cannot read
+└─ ControlError           the control socket did not answer, or answered no
+
+Rule: a foreign exception is turned into one of these at the edge it came through, with ``from``.
+"""
+
+
+class NacosdnsError(Exception):
+    """Root of everything that nacosdns raises on purpose."""
+
+
+class ConfigError(NacosdnsError):
+    """A configuration that cannot be used; says what, where and what to do.
+
+    ``key`` is the dotted key (``server.listen``), ``file`` the file or ``environment``, ``line`` is 0 when unknown.
+    """
+
+    def __init__(self, what: str, *, file: str = "", line: int = 0, key: str = "", remedy: str = "") -> None:
+        self.what = what
+        self.file = file
+        self.line = line
+        self.key = key
+        self.remedy = remedy
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.file and self.line else self.file
+        parts = [part for part in (where, self.key, self.what) if part]
+        text = ": ".join(parts)
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class StartError(NacosdnsError):
+    """This host does not let us start. The message names the thing in the way and the remedy."""
+
+
+class RegistryError(NacosdnsError):
+    """The registry did not do what was asked."""
+
+
+class RegistryDown(RegistryError):
+    """The registry cannot be reached, or did not answer within the deadline."""
+
+
+class RegistryRefused(RegistryError):
+    """The registry answered no: wrong user or password, expired token, missing right."""
+
+
+class RegistryUnsupported(RegistryError):
+    """The registry is of a generation that we cannot speak to; the message names its version."""
+
+
+class WireError(NacosdnsError):
+    """Bytes that are not a DNS message we can answer. ``reason`` is a short word for a counter."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class UpstreamError(NacosdnsError):
+    """A resolver could not be asked."""
+
+
+class StoreError(NacosdnsError):
+    """The disk did not do what was asked; answers go on without it."""
+
+
+class StoreDamaged(StoreError):
+    """What is on disk cannot be read. It was set aside, never deleted."""
+
+
+class LinkError(NacosdnsError):
+    """A frame between our processes that cannot be read: the connection is dropped and made anew."""
+
+
+class ControlError(NacosdnsError):
+    """The control socket did not answer, or answered no."""

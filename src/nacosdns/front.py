@@ -1,0 +1,487 @@
+"""Conductor 3: answers. Takes questions from the doors, holds those that wait for the keeper or an upstream.
+
+Must not know: gRPC, the SDK, how frames and packets travel. Rules: what can be answered is answered in the same turn;
+nothing that the keeper, the link, the disk or an upstream does delays that; whoever waits gets an answer by its
+deadline; a fault of ours is SERVFAIL, one log line and a counter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nacosdns.core import dnswire, metrics
+from nacosdns.core.dnsreply import answer_records
+from nacosdns.core.errands import Deliver, Failed, Hit, Pending, Release, Send
+from nacosdns.core.frames import (
+    STATE_FRAME_BYTES, Asked, Externals, Have, Hello, Known, LookedUp, Lookup, Names, Reachable, Removed, Synced, Updates,
+)
+from nacosdns.core.held import Held
+from nacosdns.core.model import Answer, Query, Rcode
+from nacosdns.core.naming import fold_text
+from nacosdns.core.pipeline import Chase, Drop, Forward, Reply
+from nacosdns.core.pipeline import Lookup as NeedsLookup
+from nacosdns.errors import WireError
+from nacosdns.waiters import ChaseWaiter, TcpWaiter, UdpWaiter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from nacosdns.core.book import Book
+    from nacosdns.core.forwarding import Forwarding
+    from nacosdns.core.frames import External, LinkFrame
+    from nacosdns.core.metrics import Counters
+    from nacosdns.core.model import Record, ServiceKey
+    from nacosdns.core.pipeline import Outcome, Pipeline
+    from nacosdns.edge.tcp import Connection
+    from nacosdns.edge.udp import Client, UdpDoor
+    from nacosdns.ports import Clock, Link, Upstream
+    from nacosdns.waiters import Waiter
+
+CHASE_DEPTH_MAX = 4
+ASKED_S = 1.0
+ASKED_URGENT_S = 0.01
+PAGES_ASKED_S = 10.0
+LEARNED_S = 0.1
+KEYS_A_FRAME = 500
+RING_MAX = 2000
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One question that waits; ``otherwise`` is said when a look-up does not come in time."""
+
+    query: Query
+    waiter: Waiter
+    started: float
+    otherwise: Reply | Chase | None = None
+
+
+class Front:
+    """Answers. Doors call ``slow`` and ``asked``; the link's client calls the LinkListener methods."""
+
+    def __init__(
+        self, *, pipeline: Pipeline, book: Book, forwarding: Forwarding, clock: Clock, counters: Counters,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._pipeline = pipeline
+        self._book = book
+        self._forwarding = forwarding
+        self._upstream: Upstream | None = None
+        self._clock = clock
+        self._count = counters
+        self._log = log
+        self._link: Link | None = None
+        self._held: Held[Question] = Held()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._asked_timer: asyncio.TimerHandle | None = None
+        self._learned_timer: asyncio.TimerHandle | None = None
+        self._unsent: list[External] = []
+        self._mentioned: set[ServiceKey] | None = None
+        self._pages_asked_at = 0.0
+        self._complained_at = 0.0
+        self.synced = False
+
+    def __repr__(self) -> str:
+        return f"<Front {self._held!r} linked={self._link is not None} {self._book!r} {self._forwarding!r}>"
+
+    @property
+    def linked(self) -> bool:
+        """Whether the keeper is there."""
+        return self._link is not None
+
+    def use_upstream(self, upstream: Upstream) -> None:
+        """The edge that carries forwarded questions."""
+        self._upstream = upstream
+
+    def use_pipeline(self, pipeline: Pipeline) -> None:
+        """A new configuration: everything is rendered anew by it."""
+        self._pipeline = pipeline
+        self._book.drop_all_pages()
+
+    # --- the doors
+
+    def slow(self, packet: bytes, client: Client, door: UdpDoor) -> bytes | None:
+        """A packet by UDP that no prepared reply fits: the whole reply, or None (dropped, or given later)."""
+        return self._take(packet, UdpWaiter(door, client), client=client.address, over_tcp=False)
+
+    def asked(self, packet: bytes, address: bytes, connection: Connection) -> None:
+        """A message by TCP."""
+        waiter = TcpWaiter(connection)
+        reply = self._take(packet, waiter, client=address, over_tcp=True)
+        if reply is not None:
+            waiter.give(reply)
+
+    def batch(self, cells: Mapping[int, int], elapsed_us: int) -> None:
+        """Counts what a UDP door answered by itself."""
+        for cell, times in cells.items():
+            self._count[cell] += times
+        self._count.observe(metrics.BATCH_TIME, elapsed_us)
+
+    def dropped(self, reason: str) -> None:
+        self._count[metrics.DROPPED.index(reason)] += 1
+
+    def closed_for_room(self) -> None:
+        self._count[metrics.TCP_CLOSED.first] += 1
+
+    def _take(self, packet: bytes, waiter: Waiter, *, client: bytes, over_tcp: bool) -> bytes | None:
+        try:
+            return self._parse(packet, waiter, client=client, over_tcp=over_tcp)
+        except Exception:  # a surprise must not take the others' answers with it
+            return self._surprise(packet, waiter)
+
+    def _parse(self, packet: bytes, waiter: Waiter, *, client: bytes, over_tcp: bool) -> bytes | None:
+        if len(packet) < 12 or packet[2] & 0x80:
+            self.dropped("short" if len(packet) < 12 else "response")
+            if over_tcp:
+                waiter.give(None)
+            return None
+        if dnswire.opcode(packet):
+            return self._error(packet, Rcode.NOTIMP, over_tcp=over_tcp)
+        try:
+            query = dnswire.parse_query(packet, over_tcp=over_tcp, client=client)
+        except WireError:
+            return self._error(packet, Rcode.FORMERR, over_tcp=over_tcp)
+        outcome = self._pipeline.decide(query, self._clock.now(), self._clock.wall())
+        self._note_asked()
+        if isinstance(outcome, Reply) and outcome.page is not None and not over_tcp and _may_be_prepared(query):
+            self._book.admit(packet[2:], query, outcome.page)
+        return self._act(query, outcome, waiter)
+
+    def _error(self, packet: bytes, rcode: Rcode, *, over_tcp: bool) -> bytes:
+        door = "tcp" if over_tcp else "udp"
+        self._count[metrics.query_index(door, "other", metrics.rcode_word(rcode), "none")] += 1
+        return dnswire.error_reply(packet, rcode)
+
+    def _surprise(self, packet: bytes, waiter: Waiter) -> bytes | None:
+        self._count[metrics.SURPRISES.first] += 1
+        now = self._clock.now()
+        if now - self._complained_at > 1.0:
+            self._complained_at = now
+            self._log.exception("query.surprise", packet=packet[:512].hex())
+        try:
+            return dnswire.error_reply(packet, Rcode.SERVFAIL)
+        except WireError:
+            waiter.give(None)
+            return None
+
+    # --- outcomes
+
+    def ask(self, query: Query, waiter: Waiter) -> bytes | None:
+        """Decides a parsed question and does it. The reply if it is there at once; else the waiter gets it."""
+        outcome = self._pipeline.decide(query, self._clock.now(), self._clock.wall())
+        self._note_asked()
+        return self._act(query, outcome, waiter)
+
+    def _act(self, query: Query, outcome: Outcome, waiter: Waiter) -> bytes | None:
+        match outcome:
+            case Reply():
+                self._count[outcome.cell] += 1
+                return outcome.packet
+            case NeedsLookup():
+                return self._hold(query, outcome, waiter)
+            case Forward():
+                return self._forward(query, waiter)
+            case Chase():
+                return self._chase(query, outcome, waiter)
+            case Drop(reason=reason):
+                self.dropped(reason)
+                waiter.give(None)
+                return None
+
+    def _failure(self, query: Query) -> bytes:
+        reply = self._pipeline.failure(query)
+        self._count[reply.cell] += 1
+        return reply.packet
+
+    def _otherwise(self, query: Query, otherwise: Reply | Chase | None, waiter: Waiter) -> bytes | None:
+        return self._failure(query) if otherwise is None else self._act(query, otherwise, waiter)
+
+    def _chase(self, query: Query, chase: Chase, waiter: Waiter) -> bytes | None:
+        """Asks for what the alias points at, in our zones or outside."""
+        if waiter.depth >= CHASE_DEPTH_MAX:
+            return self._failure(query)
+        complete = partial(self._complete, query, chase.alias)
+        packet = self.ask(chase.question, ChaseWaiter(complete, waiter))
+        return None if packet is None else complete(packet)
+
+    def _complete(self, query: Query, alias: Record, packet: bytes | None) -> bytes:
+        """The whole answer of a service with host names, from the reply to the question behind its alias."""
+        if packet is None or packet[3] & 0x0F not in {Rcode.NOERROR, Rcode.NXDOMAIN}:
+            return self._failure(query)
+        try:
+            chased = answer_records(packet)
+        except WireError:
+            return self._failure(query)
+        return self._pipeline.compose(query, alias, chased).packet
+
+    # --- look-ups
+
+    def _hold(self, query: Query, need: NeedsLookup, waiter: Waiter) -> bytes | None:
+        """Keeps the question until the keeper has found out, at most for its patience."""
+        if self._held.full:
+            self._count[metrics.LOOKUPS.index("refused")] += 1
+            return self._otherwise(query, need.otherwise, waiter)
+        now = self._clock.now()
+        question = Question(query, waiter, now, need.otherwise)
+        if self._held.add(need.keys, question, now=now, patience_s=need.patience_s) and self._link is not None:
+            self._link.send(Lookup(need.keys))
+        self._arm(now)
+        return None
+
+    def _looked_up(self, keys: tuple[ServiceKey, ...], outcome: str) -> None:
+        if outcome == "missing":
+            self._pipeline.missed(keys, self._clock.now())
+        flight = self._held.take(keys)
+        if flight is not None:
+            self._count[metrics.LOOKUPS.index(outcome)] += 1
+            self._count.observe(metrics.SLOW_TIME, int((self._clock.now() - flight.started) * 1e6))
+            self._land(flight.items, again=outcome in {"found", "missing"})
+
+    def _land(self, questions: Iterable[Question], *, again: bool) -> None:
+        """Answers those who waited: decided again with what is known now, or with what there was."""
+        for question in questions:
+            try:
+                packet = self._answer_held(question, again=again)
+            except Exception:  # a surprise must not take the others' answers with it
+                packet = self._surprise(question_packet(question.query), question.waiter)
+            if packet is not None:
+                question.waiter.give(packet)
+
+    def _answer_held(self, question: Question, *, again: bool) -> bytes | None:
+        query, waiter = question.query, question.waiter
+        if not again:
+            return self._otherwise(query, question.otherwise, waiter)
+        outcome = self._pipeline.decide(query, self._clock.now(), self._clock.wall())
+        if isinstance(outcome, NeedsLookup):
+            return self._otherwise(query, outcome.otherwise, waiter)
+        return self._act(query, outcome, waiter)
+
+    # --- forwarding
+
+    def _forward(self, query: Query, waiter: Waiter) -> bytes | None:
+        now = self._clock.now()
+        answer = self._forwarding.ask(query, Question(query, waiter, now), now)
+        self._work()
+        match answer:
+            case Hit(packet=packet, source=source):
+                self._count_forwarded(query, packet[3] & 0x0F, source.value, int.from_bytes(packet[6:8], "big"))
+                return packet
+            case Failed(rcode=rcode):
+                return self._forward_failed(query, rcode)
+            case Pending():
+                return None
+
+    def _forward_failed(self, query: Query, rcode: Rcode) -> bytes:
+        self._count_forwarded(query, rcode, "none", 0)
+        return dnswire.render(query, Answer(rcode=rcode, authoritative=False), size_max=dnswire.size_limit(query))
+
+    def _count_forwarded(self, query: Query, rcode: int, source: str, answers: int) -> None:
+        door = "tcp" if query.over_tcp else "udp"
+        word = metrics.rcode_word(rcode, answers)
+        self._count[metrics.query_index(door, metrics.type_word(query.type), word, source)] += 1
+
+    def received(self, token: int, packet: bytes) -> bool:
+        """The upstream edge has a reply. False: not the answer, wait on."""
+        accepted = self._forwarding.received(token, packet, self._clock.now(), self._clock.wall())
+        self._work()
+        if self._learned_timer is None:
+            self._learned_timer = asyncio.get_running_loop().call_later(LEARNED_S, self._send_learned)
+        return accepted
+
+    def failed(self, token: int, reason: str) -> None:
+        """The upstream edge could not do it."""
+        self._forwarding.failed(token, reason, self._clock.now())
+        self._work()
+
+    def _work(self) -> None:
+        while work := self._forwarding.take_work():
+            for item in work:
+                match item:
+                    case Send(token=token, address=address, packet=packet, over_tcp=over_tcp):
+                        if self._upstream is not None:
+                            self._upstream.send(address, packet, over_tcp=over_tcp, token=token)
+                    case Release(token=token):
+                        if self._upstream is not None:
+                            self._upstream.release(token)
+                    case Deliver(waiter=waiter, outcome=outcome):
+                        self._deliver(waiter, outcome)
+        self._arm(self._clock.now())
+
+    def _deliver(self, question: object, outcome: Hit | Failed) -> None:
+        assert isinstance(question, Question)
+        query = question.query
+        self._count.observe(metrics.SLOW_TIME, int((self._clock.now() - question.started) * 1e6))
+        if isinstance(outcome, Hit):
+            packet = outcome.packet
+            self._count_forwarded(query, packet[3] & 0x0F, outcome.source.value, int.from_bytes(packet[6:8], "big"))
+        else:
+            packet = self._forward_failed(query, outcome.rcode)
+        question.waiter.give(packet)
+
+    # --- time
+
+    def _arm(self, now: float) -> None:
+        dues = [due for due in (self._forwarding.next_due(), self._held.next_due()) if due is not None]
+        if not dues or (self._timer is not None and self._timer_at <= min(dues)):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = min(dues)
+        self._timer = asyncio.get_running_loop().call_later(max(self._timer_at - now, 0.0), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._clock.now()
+        for flight in self._held.expired(now):
+            self._count[metrics.LOOKUPS.index("timeout")] += 1
+            self._land(flight.items, again=False)
+        self._forwarding.tick(now)
+        self._work()
+
+    def start(self) -> None:
+        """Begins to look after upstreams and time."""
+        self._tick()
+
+    # --- the keeper (LinkListener)
+
+    def joined(self, link: Link, peer: Hello) -> None:
+        self._log.info("link.joined", role=peer.role, epoch=peer.epoch)
+        if self._link is None:
+            self._count[metrics.LINK_RECONNECTS.first] += 1
+        self._link = link
+        self._mentioned = set()
+        for keys in self._held:
+            link.send(Lookup(keys))
+        self._report(self._book.page_keys())
+        self._send_learned()
+
+    def left(self, link: Link) -> None:
+        if self._link is link:
+            self._link = None
+            self._mentioned = None
+            self._count[metrics.LINK_DROPS.first] += 1
+
+    def drained(self, link: Link) -> None:
+        """Nothing is held back for the keeper but what the next timer sends."""
+        del link
+
+    def heard(self, link: Link, frame: LinkFrame) -> None:
+        """A frame of the keeper."""
+        match frame:
+            case Updates(items=items):
+                self._update(items)
+            case Removed(key=key):
+                self._book.remove(key)
+            case LookedUp(keys=keys, outcome=outcome):
+                self._looked_up(keys, outcome)
+            case Reachable(namespace=namespace, up=up):
+                self._pipeline.reachable(namespace, up=up)
+            case Names(namespace=namespace, group=group, names=names):
+                self._pipeline.listed(namespace, group, frozenset(fold_text(name) for name in names))
+            case Externals(items=items):
+                self._forwarding.outside.restore(items, now=self._clock.now(), wall=self._clock.wall())
+            case Synced():
+                self._synced(link)
+            case _:
+                self._log.warning("link.unexpected_frame", frame=type(frame).__name__)
+
+    def _update(self, items: Iterable[Known]) -> None:
+        for known in items:
+            self._book.update(known)
+            self._pipeline.appeared(known.key)
+            if self._mentioned is not None:
+                self._mentioned.add(known.key)
+
+    def _synced(self, link: Link) -> None:
+        """The keeper told all it knows; what it did not mention it may have lost, and hears from us."""
+        mentioned, self._mentioned = self._mentioned or set(), None
+        self.synced = True
+        items: list[Known] = []
+        size = 0
+        for known in self._book.items():
+            if known.key in mentioned:
+                continue
+            items.append(known)
+            size += len(known.body)
+            if size > STATE_FRAME_BYTES:
+                link.send(Have(tuple(items)))
+                items, size = [], 0
+        if items:
+            link.send(Have(tuple(items)))
+
+    def _note_asked(self) -> None:
+        if self._asked_timer is None and self._pipeline.asked:
+            delay = ASKED_URGENT_S if self._pipeline.urgent else ASKED_S
+            self._asked_timer = asyncio.get_running_loop().call_later(delay, self._send_asked)
+
+    def _send_asked(self) -> None:
+        self._asked_timer = None
+        keys = dict(self._pipeline.asked)
+        self._pipeline.asked.clear()
+        self._pipeline.urgent = False
+        now = self._clock.now()
+        if now - self._pages_asked_at >= PAGES_ASKED_S:
+            self._pages_asked_at = now
+            keys.update(dict.fromkeys(self._book.asked_since()))
+        self._report(keys)
+
+    def report_used(self) -> None:
+        """Tells the keeper which prepared answers were used; called now and then."""
+        self._report(self._book.asked_since())
+
+    def _report(self, keys: Iterable[ServiceKey]) -> None:
+        if self._link is None:
+            return
+        listed = list(keys)
+        for start in range(0, len(listed), KEYS_A_FRAME):
+            self._link.send(Asked(tuple(listed[start : start + KEYS_A_FRAME])))
+
+    def _send_learned(self) -> None:
+        """External answers go to the keeper in batches; while it is away the newest are kept, the rest are counted."""
+        self._learned_timer = None
+        self._unsent += self._forwarding.outside.learned()
+        if self._link is None or self._link.congested:
+            lost = max(0, len(self._unsent) - RING_MAX)
+            self._count[metrics.EXTERNALS_UNSENT.first] += lost
+            del self._unsent[:lost]
+            return
+        while self._unsent:
+            self._link.send(Externals(tuple(self._unsent[:100])))
+            del self._unsent[:100]
+
+    # --- ends
+
+    def busy(self) -> bool:
+        """Whether somebody still waits for an answer."""
+        return len(self._held) > 0 or self._forwarding.status(self._clock.now()).waiters > 0
+
+    def close(self) -> None:
+        """Cancels every timer."""
+        for timer in (self._timer, self._asked_timer, self._learned_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def set_gauges(self) -> None:
+        """What is counted now and then instead of at every change."""
+        count_ = self._count
+        count_.set(metrics.BOOK_PAGES.first, self._book.page_count)
+        count_.set(metrics.L1_ENTRIES.first, len(self._book.replies))
+        count_.set(metrics.L1_BYTES.first, self._book.replies_bytes)
+        count_.set(metrics.SERVICES_KNOWN.first, len(self._book))
+        count_.set(metrics.EXTERNALS_CACHED.first, len(self._forwarding.outside))
+
+
+def _may_be_prepared(query: Query) -> bool:
+    """Whether equal packets may get prepared replies: no options (cookies, client subnets) that make them unequal."""
+    return query.edns is None or not query.edns.options
+
+
+def question_packet(query: Query) -> bytes:
+    """A query's header and question, for an error reply when the packet itself is gone."""
+    return query.id.to_bytes(2, "big") + query.flags.to_bytes(2, "big") + b"\0\1\0\0\0\0\0\0" + query.question

@@ -1,0 +1,309 @@
+"""The process of a front: builds it from a configuration and joins it to its sockets, the link, the disk and upstreams.
+
+Must not know: what is answered and why. Rules: everything is imported and the disk read before READY; the sockets are
+the supervisor's and are never closed here; ``activate`` says which of them are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nacosdns import child, plugins
+from nacosdns import config as configuration
+from nacosdns.core.access import Access
+from nacosdns.core.book import Book
+from nacosdns.core.errands import ForwardSettings
+from nacosdns.core.forwarding import Forwarding
+from nacosdns.core.frames import VERSION, Hello
+from nacosdns.core.naming import Names
+from nacosdns.core.pipeline import Pipeline, Settings
+from nacosdns.core.resolvers import ours, parse_endpoint
+from nacosdns.edge import host, link, resolvconf, store
+from nacosdns.edge.tcp import TcpDoor
+from nacosdns.edge.udp import UdpDoor, make_door
+from nacosdns.edge.upstream import UpstreamSockets
+from nacosdns.edge.watch import PollingWatcher
+from nacosdns.errors import ControlError, StoreError, UpstreamError
+from nacosdns.front import Front
+from nacosdns.front_control import FrontControl
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from nacosdns.child import Child
+    from nacosdns.config import Config
+    from nacosdns.core.balance import Balancer
+    from nacosdns.core.frames import LinkFrame
+    from nacosdns.ports import Link
+
+GAUGES_S = 1.0
+USED_S = 30.0
+DRAIN_STEP_S = 0.01
+RESOLV_CONF = "resolv.conf"
+
+
+class FrontProcess:
+    """Implements child.Conductor, and ports.LinkListener for the front."""
+
+    def __init__(self, born: Child) -> None:
+        self._child = born
+        self._rng = random.SystemRandom()
+        self._book = Book()
+        self._balancers = plugins.load_balancers()
+        self._forwarding = Forwarding(forward_settings(born.config, host_identity()), self._rng)
+        pipeline = self._make_pipeline(born.config)
+        self._front = Front(
+            pipeline=pipeline,
+            book=self._book,
+            forwarding=self._forwarding,
+            clock=born.clock,
+            counters=born.counters,
+            log=born.log,
+        )
+        self._control = FrontControl(self._front, pipeline, self._book, self._forwarding, born.clock)
+        self._tcp = TcpDoor(
+            self._front,
+            connections_max=born.config.server.tcp_connections,
+            idle_s=born.config.server.tcp_idle_s,
+        )
+        self._sockets: dict[int, list[socket.socket]] = {}
+        self._doors: dict[int, list[UdpDoor]] = {}
+        self._wanted: tuple[int, ...] = born.setup.active
+        self._tasks: asyncio.TaskGroup | None = None
+        self._resolv_paths: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<FrontProcess slots={sorted(self._doors)} {self._front!r}>"
+
+    # --- building
+
+    def _make_pipeline(self, config: Config) -> Pipeline:
+        networks = [str(network) for network in configuration.allowed_networks(config)]
+        if configuration.allows_link(config):
+            networks += [str(address.network) for address in host.addresses()]
+        self._allowed = Access(networks)
+        return make_pipeline(
+            config, self._book, self._balancers, self._rng, allowed=self._allowed, judges=not self._only_loopback(),
+            nameserver=self._nameserver(), identity=host_identity(),
+        )
+
+    def _addresses(self) -> list[str]:
+        return [address for one in self._child.setup.sockets for _, address in one.udp]
+
+    def _only_loopback(self) -> bool:
+        hosts = [parse_endpoint(address).host for address in self._addresses()]
+        return all(host_.startswith("127.") or host_ == "::1" for host_ in hosts)
+
+    def _nameserver(self) -> str:
+        hosts = [parse_endpoint(address).host.partition("%")[0] for address in self._addresses()]
+        return next((host_ for host_ in hosts if host_ not in {"0.0.0.0", "::"}), "127.0.0.1")  # noqa: S104
+
+    # --- life
+
+    async def run(self) -> None:
+        self._read_disk()
+        self._open_sockets()
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self._front.use_upstream(UpstreamSockets(self._front.received, self._front.failed, self._spawn))
+            self._find_upstreams()
+            self._front.start()
+            tasks.create_task(link.connect(self._child.setup.link_path, self, self._hello(), self._child.log))
+            tasks.create_task(self._gauges())
+            for path in self._resolv_paths:
+                tasks.create_task(PollingWatcher().watch(path, self._find_upstreams))
+            self.activate(self._wanted)
+            self._child.ready(len(self._book))
+
+    def _hello(self) -> Hello:
+        return Hello(VERSION, "front")
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        assert self._tasks is not None
+        return self._tasks.create_task(work)
+
+    def _read_disk(self) -> None:
+        """What the keeper left on disk is served before the registry is reached. A bad disk is the keeper's business."""
+        clock = self._child.clock
+        try:
+            contents = store.read(self._child.config.cache.dir)
+        except StoreError as error:
+            self._child.log.warning("front.disk_not_read", reason=str(error))
+            return
+        for row in contents.services:
+            self._book.update(row.known)
+        self._forwarding.outside.restore(contents.externals, now=clock.now(), wall=clock.wall())
+
+    def _open_sockets(self) -> None:
+        for one in self._child.setup.sockets:
+            doors = [self._make_door(fd) for fd, _ in one.udp]
+            self._doors[one.slot] = doors
+            self._sockets[one.slot] = [socket.socket(fileno=fd) for fd, _ in one.tcp]
+
+    def _make_door(self, fd: int) -> UdpDoor:
+        sock = socket.socket(fileno=fd)
+        sock.setblocking(False)
+        judged = None if self._only_loopback() else self._allowed.judged
+        return make_door(sock, self._book.replies, self._front, allowed=judged)
+
+    def activate(self, slots: tuple[int, ...]) -> None:
+        """Reads exactly these slots' sockets."""
+        self._wanted = slots
+        if self._tasks is None:
+            return
+        for slot, doors in self._doors.items():
+            for door in doors:
+                if slot in slots:
+                    door.open()
+                else:
+                    door.close()
+        self._tasks.create_task(self._listen(slots))
+
+    async def _listen(self, slots: tuple[int, ...]) -> None:
+        for slot, listeners in self._sockets.items():
+            for listener in listeners:
+                if slot in slots:
+                    await self._tcp.listen(listener)
+                else:
+                    self._tcp.stop(listener)
+
+    def configure(self, config: Config, password: str) -> None:
+        """Names, policies and upstreams change in place; what is known and cached stays."""
+        del password
+        self._forwarding.configure(forward_settings(config, host_identity()))
+        pipeline = self._make_pipeline(config)
+        self._front.use_pipeline(pipeline)
+        self._control = FrontControl(self._front, pipeline, self._book, self._forwarding, self._child.clock)
+        for doors in self._doors.values():
+            for door in doors:
+                door.use_allowed(None if self._only_loopback() else self._allowed.judged)
+        self._find_upstreams()
+
+    async def drain(self, deadline_s: float) -> None:
+        """Stops reading; who waits still gets an answer, within the deadline."""
+        self.activate(())
+        self._front.report_used()
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + deadline_s
+        while (self._front.busy() or self._tcp.busy()) and loop.time() < ends:
+            await asyncio.sleep(DRAIN_STEP_S)
+        self._tcp.close()
+        self._front.close()
+
+    # --- upstreams
+
+    def _find_upstreams(self) -> None:
+        """The configured upstreams; ``resolv.conf`` stands for the servers of the file that means it here."""
+        config = self._child.config
+        mine = ours(self._addresses(), resolvconf.local_addresses())
+        wanted: list[str] = []
+        for entry in config.forward.upstreams:
+            wanted += self._from_resolv_conf(config) if entry == RESOLV_CONF else [entry]
+        self._forwarding.set_upstreams(list(dict.fromkeys(wanted)), mine, self._child.clock.now())
+        self._child.log.info("upstreams.set", upstreams=[resolver.address for resolver in self._forwarding.resolvers])
+
+    def _from_resolv_conf(self, config: Config) -> list[str]:
+        paths = resolvconf.candidates(config.cache.dir, config.forward.resolv_conf)
+        self._resolv_paths = paths
+        mine = ours(self._addresses(), resolvconf.local_addresses())
+        found = resolvconf.choose(paths, lambda server: _is_ours(server, mine))
+        for warning in found.warnings:
+            self._child.log.warning("resolv_conf.odd", path=found.path, reason=warning)
+        return list(found.nameservers)
+
+    # --- the link
+
+    def joined(self, to: Link, peer: Hello) -> None:
+        self._front.joined(to, peer)
+
+    def received(self, to: Link, frame: LinkFrame) -> None:
+        self._front.heard(to, frame)
+
+    def drained(self, to: Link) -> None:
+        self._front.drained(to)
+
+    def left(self, to: Link) -> None:
+        self._front.left(to)
+
+    async def _gauges(self) -> None:
+        beats = 0
+        while True:
+            self._front.set_gauges()
+            beats += 1
+            if beats % int(USED_S / GAUGES_S) == 0:
+                self._front.report_used()
+            await asyncio.sleep(GAUGES_S)
+
+    # --- control
+
+    async def answer(self, verb: str, arguments: dict[str, object]) -> object:
+        """Control verbs: ask, cache.list, cache.flush, status, modules (for a test of ours)."""
+        match verb:
+            case "ask":
+                return await self._control.ask(str(arguments.get("name", "")), str(arguments.get("type", "A")))
+            case "cache.list":
+                return self._control.cached()
+            case "cache.flush":
+                return self._control.flush(str(arguments.get("name", "")))
+            case "status":
+                return self._control.status()
+            case "modules":
+                return sorted(sys.modules)
+            case _:
+                raise ControlError(f"a front does not know {verb!r}")
+
+
+def make_pipeline(  # what a pipeline is made of
+    config: Config, book: Book, balancers: Mapping[str, type[Balancer]], rng: random.Random, *,
+    allowed: Access, judges: bool, nameserver: str, identity: bytes,
+) -> Pipeline:
+    """The pipeline of a configuration."""
+    hosts = [configuration.host_port(server, 8848)[0] for server in config.nacos.servers if "://" not in server]
+    names = Names(configuration.zones(config), namespaces=config.namespaces, groups=config.groups, nacos_hosts=hosts)
+    settings = Settings(
+        lookup_s=config.server.lookup_ms / 1000,
+        stale_wait_s=config.cache.stale_wait_ms / 1000,
+        disk_fresh_s=config.cache.disk_fresh_s,
+        nameserver=nameserver,
+        identity=identity,
+    )
+    return Pipeline(
+        names=names, policies=configuration.policies(config), balancers=balancers, book=book, allowed=allowed,
+        judges=judges, rng=rng, settings=settings,
+    )
+
+
+def forward_settings(config: Config, identity: bytes) -> ForwardSettings:
+    """What forwarding takes of a configuration."""
+    return ForwardSettings(
+        external_entries=config.cache.external_entries,
+        external_stale_s=config.cache.external_stale_s,
+        identity=identity[:8],
+    )
+
+
+def _is_ours(server: str, mine: object) -> bool:
+    try:
+        return parse_endpoint(server) in mine  # type: ignore[operator]
+    except UpstreamError:
+        return False
+
+
+def host_identity() -> bytes:
+    """What tells this host from others of the fleet, the same in all its processes."""
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        try:
+            return hashlib.blake2b(Path(path).read_bytes() + socket.gethostname().encode(), digest_size=16).digest()
+        except OSError:
+            continue
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=16).digest()
+
+
+if __name__ == "__main__":
+    child.main(FrontProcess)

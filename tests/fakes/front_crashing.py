@@ -1,0 +1,5 @@
+"""A front that never comes up."""
+
+import sys
+
+sys.exit(7)

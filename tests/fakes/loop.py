@@ -1,0 +1,45 @@
+"""Runs a test that is a coroutine, and fails it when anything was left over on its loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A coroutine as a test: own loop, debug mode; exceptions that nobody retrieved and tasks left over fail it."""
+
+    @functools.wraps(test)
+    def run(*args: object, **kwargs: object) -> None:
+        complaints: list[str] = []
+
+        async def scenario() -> None:
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, context: complaints.append(str(context)))
+            await test(*args, **kwargs)
+            await asyncio.sleep(0)
+            gc.collect()
+            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            complaints.extend(f"left over: {task}" for task in left)
+
+        asyncio.run(scenario(), debug=True)
+        gc.collect()
+
+        if complaints:
+            pytest.fail("\n".join(complaints))
+
+    return run
+
+
+async def until(true: Callable[[], bool], within_s: float = 5.0) -> None:
+    """Returns when the condition holds; TimeoutError when it does not in time."""
+    async with asyncio.timeout(within_s):
+        while not true():  # noqa: ASYNC110 - what is waited for lies in another process or in the edge itself
+            await asyncio.sleep(0.01)

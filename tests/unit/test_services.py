@@ -1,0 +1,407 @@
+"""What we believe of a service when the registry says something else: every doubt, its ends, and the brake."""
+
+from __future__ import annotations
+
+import pytest
+
+from nacosdns.core.model import Instance, Policy, Protection, ServiceKey, ServiceView, Snapshot, Source
+from nacosdns.core.services import Services, Settings
+
+KEY = ServiceKey("public", "DEFAULT_GROUP", "orders")
+WALL = 1_700_000_000.0
+
+
+def view(*numbers: int, **changes: object) -> ServiceView:
+    return ServiceView(tuple(Instance(f"10.0.0.{n}", 80, **changes) for n in numbers))  # type: ignore[arg-type]
+
+
+BOOT = 1000.0
+"""A host's clock is never 0; ``World.now`` counts from here."""
+
+
+class World:
+    """Services with a clock, in which lists are pushed and pulled."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.now = 0.0
+        self.services = Services(Settings(), lambda _: policy or Policy())
+
+    def connect(self) -> None:
+        self.services.connected("public", BOOT + self.now)
+
+    def cut(self) -> None:
+        self.services.disconnected("public")
+
+    def push(self, listed: ServiceView, key: ServiceKey = KEY) -> None:
+        self.services.learn(key, listed, source=Source.PUSH, now=BOOT + self.now, wall=WALL + self.now)
+
+    def pull(self, listed: ServiceView, key: ServiceKey = KEY) -> None:
+        self.services.learn(key, listed, source=Source.PULL, now=BOOT + self.now, wall=WALL + self.now)
+
+    def pass_time(self, until: float, listed: ServiceView, key: ServiceKey = KEY) -> None:
+        """Time goes on, and every query that a doubt asks for is answered with this list."""
+        while self.now < until:
+            due = self.services.next_due()
+            self.now = until if due is None or due - BOOT > until else max(due - BOOT, self.now)
+            for due_key in self.services.due(BOOT + self.now):
+                if due_key == key:
+                    self.pull(listed, key)
+
+    def served(self, key: ServiceKey = KEY) -> list[str]:
+        return [instance.address.rpartition(".")[2] for instance in self.services.snapshot(key).instances]
+
+    def why(self, key: ServiceKey = KEY) -> Protection:
+        return self.services.snapshot(key).protection
+
+
+def test_a_confirmed_instance_that_vanishes_is_believed_gone_at_the_push() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2, 3))
+
+    world.push(view(1, 3))
+
+    assert world.served() == ["1", "3"]
+    assert world.why() is Protection.NONE
+
+
+def test_health_weight_and_metadata_are_believed_at_once() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2))
+
+    world.push(view(1, 2, weight=5.0, healthy=False, metadata=(("a", "b"),)))
+
+    assert [(i.weight, i.healthy) for i in world.services.snapshot(KEY).instances] == [(5.0, False)] * 2
+
+
+def test_an_empty_list_is_not_believed_before_its_window_and_three_queries() -> None:
+    """S30, S31."""
+    world = World()
+    world.connect()
+    world.push(view(1, 2))
+    world.push(view())
+    started = world.now
+
+    world.pass_time(started + 44.0, view())
+
+    assert world.served() == ["1", "2"]
+    assert world.why() is Protection.EMPTY
+    assert world.services.snapshot(KEY).protected_since == BOOT + started
+
+    world.pass_time(started + 52.0, view())
+
+    assert world.served() == []
+    assert world.why() is Protection.NONE
+
+
+def test_an_empty_list_that_no_query_confirms_is_never_believed() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1))
+    world.push(view())
+
+    world.now = 4000.0
+    world.push(view())
+
+    assert world.served() == ["1"]
+
+
+def test_an_empty_list_is_forgotten_when_the_instances_come_back() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2))
+    world.push(view())
+    world.now = 20.0
+
+    world.push(view(1, 2))
+
+    assert world.why() is Protection.NONE
+    assert world.services.next_due() is None
+
+
+def test_after_a_reconnect_members_not_yet_confirmed_stay_until_the_list_is_stable() -> None:
+    world = World()
+    world.connect()
+    world.push(view(*range(1, 21)))
+    world.cut()
+    world.now = 10.0
+    world.connect()
+    listed: list[int] = []
+    for step in range(1, 11):
+        world.now = 10.0 + step * 2.5
+        listed = list(range(1, step * 2 + 1))
+        world.push(view(*listed))
+
+        assert len(world.served()) == 20
+
+    assert world.why() is Protection.NONE
+
+
+def test_after_a_reconnect_a_member_that_stays_away_goes_when_the_list_was_stable_for_thirty_seconds() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2, 3))
+    world.cut()
+    world.now = 10.0
+    world.connect()
+    world.now = 15.0
+    world.push(view(1, 2))
+
+    world.pass_time(44.0, view(1, 2))
+
+    assert world.served() == ["1", "2", "3"]
+    assert world.why() is Protection.SHRINK
+
+    world.pass_time(51.0, view(1, 2))
+
+    assert world.served() == ["1", "2"]
+
+
+def test_after_a_reconnect_an_empty_list_holds_until_settling_ends() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2))
+    world.cut()
+    world.now = 10.0
+    world.connect()
+    world.now = 28.0
+    world.push(view())
+
+    world.pass_time(185.0, view())
+
+    assert world.served() == ["1", "2"]
+
+    world.pass_time(200.0, view())
+
+    assert world.served() == []
+
+
+def test_a_member_confirmed_on_the_new_connection_is_believed_gone_at_once_while_others_settle() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2, 3, 4, 5))
+    world.cut()
+    world.connect()
+    world.push(view(1, 2))
+
+    world.push(view(1))
+
+    assert world.served() == ["1", "3", "4", "5"]
+
+
+def test_our_own_start_believes_the_first_list() -> None:
+    world = World()
+    world.services.restore([Snapshot(KEY, view(1, 2, 3).instances)])
+    world.connect()
+
+    world.push(view(2, 3))
+
+    assert world.served() == ["2", "3"]
+
+
+def test_a_start_that_saw_nacos_down_settles_like_a_reconnect() -> None:
+    world = World()
+    world.services.restore([Snapshot(KEY, view(1, 2, 3).instances)])
+    world.cut()
+    world.now = 100.0
+    world.connect()
+
+    world.push(view(2))
+
+    assert sorted(world.served()) == ["1", "2", "3"]
+
+
+def test_one_list_that_takes_more_than_half_of_four_waits_for_a_query() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2, 3, 4))
+    world.push(view(1))
+
+    assert world.why() is Protection.HELD
+    assert len(world.served()) == 4
+
+    world.pass_time(9.0, view(1))
+
+    assert len(world.served()) == 4
+
+    world.pass_time(16.0, view(1))
+
+    assert world.served() == ["1"]
+
+
+def test_a_held_list_that_grows_back_is_as_if_nothing_was() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2, 3, 4))
+    world.push(view(1))
+    world.now = 5.0
+
+    world.push(view(1, 2, 3, 4))
+
+    assert world.why() is Protection.NONE
+
+
+@pytest.mark.parametrize(("before", "after"), [((1, 2, 3), (1,)), ((1, 2, 3, 4), (1, 2)), ((1, 2), (1,))])
+def test_small_losses_are_not_held(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    world = World()
+    world.connect()
+    world.push(view(*before))
+
+    world.push(view(*after))
+
+    assert len(world.served()) == len(after)
+
+
+def services_of(world: World, count: int) -> list[ServiceKey]:
+    keys = [ServiceKey("public", "DEFAULT_GROUP", f"s{n}") for n in range(count)]
+    for key in keys:
+        world.push(view(1, 2, 3), key)
+    return keys
+
+
+def test_the_brake_demotes_instead_of_losing_when_a_fifth_of_the_services_lose_most() -> None:
+    world = World()
+    world.connect()
+    keys = services_of(world, 10)
+    for key in keys[:5]:
+        world.push(view(1), key)
+
+    snapshot = world.services.snapshot(keys[0])
+
+    assert world.services.braked_since == BOOT
+    assert snapshot.protection is Protection.BRAKE
+    assert snapshot.demoted == 2
+    assert snapshot.instances[0].address == "10.0.0.1"
+    assert world.services.snapshot(keys[9]).demoted == 0
+
+
+def test_four_services_of_ten_do_not_brake() -> None:
+    world = World()
+    world.connect()
+    world.now = 1.0
+    keys = services_of(world, 10)
+
+    for key in keys[:4]:
+        world.push(view(1), key)
+
+    assert world.services.braked_since == 0.0
+
+
+def test_losses_spread_over_more_than_a_minute_do_not_brake() -> None:
+    world = World()
+    world.connect()
+    keys = services_of(world, 10)
+
+    for step, key in enumerate(keys):
+        world.now = 10.0 + step * 16.0
+        world.push(view(1), key)
+
+    assert world.services.braked_since == 0.0
+
+
+@pytest.mark.parametrize("end", ["accept", "time", "return"])
+def test_the_brake_ends_by_the_operator_by_time_or_when_all_came_back(end: str) -> None:
+    world = World()
+    world.connect()
+    world.now = 1.0
+    keys = services_of(world, 6)
+    for key in keys:
+        world.push(view(1), key)
+    if end == "accept":
+        world.services.accept()
+    elif end == "time":
+        world.now = 903.0
+        world.services.due(BOOT + world.now)
+    else:
+        for key in keys:
+            world.push(view(1, 2, 3), key)
+        world.services.due(BOOT + world.now)
+
+    assert world.services.braked_since == 0.0
+    assert len(world.served(keys[0])) == (3 if end == "return" else 1)
+
+
+def test_flush_believes_the_last_list_at_once() -> None:
+    """S31."""
+    world = World()
+    world.connect()
+    world.push(view(1, 2))
+    world.push(view())
+
+    world.services.flush(KEY)
+
+    assert world.served() == []
+
+
+def test_a_primary_believes_an_empty_list_after_five_seconds() -> None:
+    world = World(Policy(primary=True, empty_window_s=5.0))
+    world.connect()
+    world.push(view(1))
+    world.push(view())
+
+    world.pass_time(11.0, view())
+
+    assert world.served() == []
+
+
+def test_a_service_believed_empty_goes_when_a_catalogue_lacks_it() -> None:
+    """S52."""
+    world = World()
+    world.connect()
+    world.push(view(1))
+    world.push(view())
+    world.services.flush(KEY)
+
+    still_listed = world.services.catalogue("public", "DEFAULT_GROUP", frozenset({"orders"}), BOOT + world.now)
+    gone = world.services.catalogue("public", "DEFAULT_GROUP", frozenset({"other"}), BOOT + world.now)
+
+    assert still_listed == []
+    assert gone == [KEY]
+    assert world.services.take_changes()[1] == [(KEY, "deleted")]
+
+
+def test_absence_from_a_catalogue_alone_never_ends_a_service_with_instances() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1))
+
+    gone = world.services.catalogue("public", "DEFAULT_GROUP", frozenset(), BOOT + world.now)
+
+    assert gone == []
+    assert world.served() == ["1"]
+
+
+def test_static_services_win_and_give_way_when_removed() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1))
+    world.services.set_static({KEY: view(9).instances})
+
+    assert world.served() == ["9"]
+
+    world.services.set_static({})
+
+    assert world.served() == ["1"]
+
+
+def test_the_last_healthy_set_is_remembered_while_none_is_healthy() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2))
+    world.push(view(1, 2, healthy=False))
+
+    last = world.services.snapshot(KEY).last_healthy
+
+    assert [instance.address for instance in last] == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_an_unchanged_list_is_not_told_again() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2))
+    world.services.take_changes()
+
+    world.pull(view(1, 2))
+
+    assert world.services.take_changes() == ([], [])
