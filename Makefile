@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check lint types arrows meta format replay clean
+.PHONY: help setup run demo test check lint types arrows meta format reference replay clean
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with the program, its tools and the test plugin
 
@@ -48,6 +48,9 @@ meta: $(READY) ## the house rules that a machine can see
 format: $(READY) ## write the code as ruff formats it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+reference: $(READY) ## write config/reference.toml from the types of the configuration
+	$(BIN)/python tests/meta/reference.py
 
 clean: ## remove what the other verbs made
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

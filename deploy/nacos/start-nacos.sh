@@ -59,11 +59,12 @@ if [ -n "${NACOS_MEMBERS:-}" ]; then
   tr ',' '\n' <<< "$NACOS_MEMBERS" > "$data/conf/cluster.conf"
 fi
 
-# 3. The server. -Dserver.port once more: raft reads it before the settings and would take 7848.
+# 3. The server. -Dserver.port once more: raft reads it before the settings and would take 7848. Derby need not wait for
+#    the disk: nothing here has to survive a power cut, and the first start is 10 s faster.
 cd "$data"
 # shellcheck disable=SC2086  # NACOS_OPTS is a list
 java -Xms64m -Xmx"${NACOS_HEAP:-256m}" -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "${mode[@]}" \
-  -Dserver.port="$port" -Dnacos.home="$data" -Duser.home="$data" -Dnacos.server.ip=127.0.0.1 ${NACOS_OPTS:-} \
+  -Dserver.port="$port" -Dderby.system.durability=test -Dnacos.home="$data" -Duser.home="$data" -Dnacos.server.ip=127.0.0.1 ${NACOS_OPTS:-} \
   -cp "$(cat "$jars")" com.alibaba.nacos.Nacos \
   --spring.config.additional-location=file:"$data/conf/" > "$data/out.log" 2>&1 < /dev/null &
 pid=$!

@@ -132,6 +132,16 @@ def plugins(arguments: Namespace) -> int:
     return 0
 
 
+def register(arguments: Namespace) -> int:
+    """`nacosdns register NAME`: holds instances in the registry until told to stop, then takes them away."""
+    from nacosdns import registering  # noqa: PLC0415  # it brings the SDK along
+
+    config = configured(arguments)
+    logs.configure(config.log.level, role="register")
+    wish = registering.wish(arguments, config)
+    return asyncio.run(registering.hold(wish, config, lambda: read_password(config)))
+
+
 def _call(arguments: Namespace, verb: str, **values: object) -> Any:  # noqa: ANN401  # each verb answers in its own shape
     path = Path(configured(arguments).cache.dir) / CONTROL_SOCKET
     return admin.call(path, verb, values)
@@ -149,8 +159,3 @@ def complain(error: Exception, *, as_json: bool) -> None:
         if isinstance(error, ConfigError):
             parts |= {key: getattr(error, key) for key in ("file", "line", "key", "what", "remedy")}
         sys.stdout.write(msgspec.json.encode(parts).decode() + "\n")
-
-
-def register(arguments: Namespace) -> int:
-    """`nacosdns register NAME`: holds instances in the registry until told to stop, then takes them away."""
-    raise StartError("not here yet")

@@ -70,9 +70,9 @@ class FrontControl:
         waited = packet is None
         if packet is None:
             packet = await future
-            self._pipeline.decide(query, self._clock.now(), self._clock.wall())
         if packet is None:
             raise ControlError("the question was dropped")
+        self._pipeline.explain(query, self._clock.now(), self._clock.wall())
         why = list(self._pipeline.why)
         service = self._pipeline.service
         answer: dict[str, object] = _spelled(packet)

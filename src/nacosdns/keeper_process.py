@@ -24,7 +24,7 @@ from nacosdns.core.schedule import Settings as ScheduleSettings
 from nacosdns.core.services import Settings as ServicesSettings
 from nacosdns.edge import link
 from nacosdns.edge.nacos import NacosRegistry
-from nacosdns.edge.nacos_http import Settings as NacosSettings
+from nacosdns.edge.nacos_http import settings_of
 from nacosdns.edge.store import SqliteStore
 from nacosdns.edge.watch import PollingWatcher
 from nacosdns.errors import ConfigError, ControlError, WireError
@@ -71,16 +71,7 @@ class KeeperProcess:
         nacos = config.nacos
         if not nacos.servers and not nacos.endpoint:
             return None
-        settings = NacosSettings(
-            servers=nacos.servers,
-            endpoint=nacos.endpoint,
-            context_path=nacos.context_path,
-            username=nacos.username,
-            password=self._child.password,
-            ca_file=nacos.ca_file,
-            cert_file=nacos.cert_file,
-            key_file=nacos.key_file,
-        )
+        settings = settings_of(nacos, self._child.password)
         return NacosRegistry(settings, configuration.namespaces(config), self._child.log)
 
     async def run(self) -> None:

@@ -20,7 +20,7 @@ def main(path: str, *modules: str) -> int:
         supervisor = Supervisor(*read(), read, dict(entry.split("=") for entry in modules))
         return asyncio.run(supervisor.run())
     except NacosdnsError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 2
 
 

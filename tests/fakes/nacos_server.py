@@ -10,6 +10,7 @@ import json
 import socket
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -64,6 +65,8 @@ class FakeNacos:
     users: dict[str, str] = field(default_factory=dict)
     login_path: str = "/nacos/v1/auth/users/login"
     server_list: str = ""
+    certificate: tuple[str, str] | None = None
+    wants_certificate: bool = False
     port: int = 0
     services: dict[tuple[str, str, str], list[Body]] = field(default_factory=dict)
     answers: dict[str, Callable[[Body], Awaitable[tuple[str, Body]]]] = field(default_factory=dict)
@@ -92,7 +95,7 @@ class FakeNacos:
         if self.speaks_grpc:
             server.add_generic_rpc_handlers((_Handlers(self),))
             target = f"[{self.host}]:{self.port + 1000}" if ":" in self.host else f"{self.host}:{self.port + 1000}"
-            server.add_insecure_port(target)
+            self._listen_on(server, target)
             await server.start()
         try:
             yield self
@@ -101,6 +104,15 @@ class FakeNacos:
             await server.stop(None)
             web.close()
             await web.wait_closed()
+
+    def _listen_on(self, server: grpc.aio.Server, target: str) -> None:
+        if self.certificate is None:
+            server.add_insecure_port(target)
+            return
+        chain, key = (Path(name).read_bytes() for name in self.certificate)
+        roots = chain if self.wants_certificate else None
+        credentials = grpc.ssl_server_credentials([(key, chain)], roots, require_client_auth=self.wants_certificate)
+        server.add_secure_port(target, credentials)
 
     # ---- what a test does
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from nacosdns.core.dnsname import text_name
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
 
 TESTS = Path(__file__).parents[1]
@@ -59,21 +59,24 @@ def exchange(query: bytes, port: int, host: str = "127.0.0.1", seconds: float = 
 class Bridge:
     """The supervisor of nacosdns over fake children, or with ``modules={}`` the program itself."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # a test names the one thing that it changes
         self,
         tmp_path: Path,
         *,
         text: str = "",
         modules: dict[str, str] | None = None,
         port: int | None = None,
+        web_port: int | None = None,
+        listen: str = "",
+        directory: Path | None = None,
         python: str = sys.executable,
         before: tuple[str, ...] = (),
     ) -> None:
         self.port = port or free_port()
-        self.web_port = free_port()
-        self.directory = tmp_path / "state"
+        self.web_port = web_port or free_port()
+        self.directory = directory or tmp_path / "state"
         self.file = tmp_path / "bridge.toml"
-        self.write(text)
+        self.write(text, listen)
         chosen = FAKES if modules is None else modules
         verb = ["fakes.bridge", str(self.file)] if chosen else ["nacosdns.cli", "run", "-c", str(self.file)]
         paths = [str(TESTS), *filter(None, sys.path)]
@@ -88,13 +91,13 @@ class Bridge:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
-    def write(self, text: str, listen: str | None = None) -> None:
-        """The configuration: our ports and directory, and ``text``; ``{port}`` in it is our port."""
-        own = f'[server]\nlisten = {listen or f"""["127.0.0.1:{self.port}"]"""}\n'
-        if "user =" not in text:
-            own += 'user = ""\n'
-        more = f'[web]\nlisten = "127.0.0.1:{self.web_port}"\n[cache]\ndir = "{self.directory}"\n'
-        self.file.write_text(own + text.replace("{port}", str(self.port)) + "\n" + more, encoding="utf-8")
+    def write(self, text: str, listen: str = "") -> None:
+        """The configuration: our ports and directory, then ``text``, which goes on in [server]."""
+        web = f'[web]\nlisten = "127.0.0.1:{self.web_port}"\n[cache]\ndir = "{self.directory}"\n'
+        own = f'"127.0.0.1:{self.port}"'
+        server = f"[server]\nlisten = [{listen or own}]\n"
+        user = "" if "user =" in text else 'user = ""\n'
+        self.file.write_text(f"{web}{server}{user}{text}\n", encoding="utf-8")
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -59,11 +59,13 @@ class Script:
         self.lies: tuple[Lie, ...] = ()
         self.is_truthful = True  # False: nothing follows the lies
         self.truncates = False  # UDP: TC=1 and half a record at the end
+        self.truncates_tcp = False  # TC=1 over TCP as well, which makes no sense
         self.lowers_case = False
         self.is_referring = False  # NOERROR without records and without RA: a server without recursion
         self.mute_names: set[str] = set()
         self.refuses_edns = False  # FORMERR without OPT when the query has one
         self.tcp = "answer"  # or "mute", "close"
+        self.lies_over_tcp = False
         self.always: str = ""  # an rcode for everything: "SERVFAIL", "REFUSED", "FORMERR", "NOTIMP"
         self.seen: list[Seen] = []
         self._records: dict[tuple[str, str], list[RR]] = {}
@@ -131,7 +133,7 @@ class Script:
         if has_opt:
             reply.add_ar(EDNS0(udp_len=1232))
         packet = bytes(reply.pack())
-        if self.truncates and not over_tcp:
+        if self.truncates_tcp if over_tcp else self.truncates:
             packet = packet[:2] + bytes([packet[2] | 0x02]) + packet[3 : max(len(packet) - 7, 17)]
         return packet
 
@@ -319,7 +321,12 @@ class StubUpstream(Script):
         if self.tcp == "close":
             self._forget_socket(sock)
         elif query is not None and self.tcp == "answer" and not self.is_mute:
-            self._after_delay(lambda: self._send_tcp(sock, self.reply(query, over_tcp=True)))
+            self._after_delay(lambda: self._tell_over_tcp(sock, query, packet))
+
+    def _tell_over_tcp(self, sock: socket.socket, query: DNSRecord, packet: bytes) -> None:
+        for lie in self.lies if self.lies_over_tcp else ():
+            self._send_tcp(sock, false_reply(lie, query, packet))
+        self._send_tcp(sock, self.reply(query, over_tcp=True))
 
     def _send_tcp(self, sock: socket.socket, reply: bytes) -> None:
         if sock.fileno() != -1:

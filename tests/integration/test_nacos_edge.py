@@ -208,6 +208,88 @@ async def test_the_servers_come_from_the_address_server_when_there_is_one() -> N
     assert view == ONE
 
 
+@on_a_loop
+async def test_many_namespaces_wait_for_the_one_reading_of_the_list() -> None:
+    async with FakeNacos(users={"nacos": "right"}).running() as nacos:
+        nacos.server_list = nacos.address
+        edge = registry(endpoint=nacos.address, namespaces=("public", "a", "b"), **account("right"))
+        async with running(edge) as listener:
+            for namespace in ("a", "b"):
+                await listener.heard(f"connected {namespace}")
+
+    assert sorted(listener.events) == ["connected a", "connected b", "connected public"]
+    assert edge.status()["requests"]["endpoint"] == 1  # type: ignore[index]
+
+
+@on_a_loop
+async def test_a_server_that_is_listed_no_more_is_left() -> None:
+    async with FakeNacos().running() as old, FakeNacos().running() as new, FakeNacos().running() as addresses:
+        addresses.server_list = old.address
+        edge = registry(endpoint=addresses.address, silence_s=0.1)
+        async with running(edge) as listener:
+            addresses.server_list = new.address
+            edge._access.web._listed_at -= 60
+            await listener.heard("connected public", times=2)
+
+    assert (old.setups, new.setups) == (1, 1)
+
+
+@on_a_loop
+async def test_an_address_server_that_fails_later_leaves_its_last_list() -> None:
+    async with FakeNacos().running() as nacos, FakeNacos().running() as addresses:
+        addresses.server_list = nacos.address
+        edge = registry(endpoint=addresses.address, silence_s=0.1)
+        async with running(edge) as listener:
+            addresses.server_list = ""
+            edge._access.web._listed_at -= 60
+            nacos.end_streams()
+            await listener.heard("connected public", times=2)
+
+    assert edge.status()["requests"]["endpoint"] == 2  # type: ignore[index]
+
+
+# ---- TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    where = tmp_path_factory.mktemp("tls")
+    cert, key = str(where / "cert.pem"), str(where / "key.pem")
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    command += ["-subj", "/CN=nacos", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert, key
+
+
+@pytest.mark.parametrize("files", [("ca_file",), ("ca_file", "cert_file", "key_file")])
+@on_a_loop
+async def test_tls_is_spoken_with_the_certificates_of_the_settings(
+    certificate: tuple[str, str], files: tuple[str, ...]
+) -> None:
+    cert, key = certificate
+    own = {name: key if name == "key_file" else cert for name in files}
+    async with FakeNacos(certificate=certificate, wants_certificate="cert_file" in own).running() as nacos:
+        async with running(registry(nacos.address, **own)) as listener:
+            pass
+        async with running(registry(nacos.address), connected="") as without:
+            await without.heard("disconnected public")
+
+    assert listener.events == ["connected public"]
+    assert without.events == ["disconnected public"]
+
+
 # ---- Nacos is not there
 
 
@@ -567,7 +649,7 @@ async def test_a_rejected_token_is_replaced_and_the_call_succeeds() -> None:
     async with FakeNacos(users={"nacos": "right"}).running() as nacos:
         edge = registry(nacos.address, **account("right"))
         async with running(edge) as listener:
-            edge._access.account._issued_at -= 60  # noqa: SLF001 - a token of a minute ago
+            edge._access.account._issued_at -= 60
             nacos.forget_tokens()
             await edge.query(ORDERS)
 
@@ -580,7 +662,7 @@ async def test_a_token_is_renewed_before_it_ends() -> None:
     async with FakeNacos(users={"nacos": "right"}).running() as nacos:
         edge = registry(nacos.address, **account("right"))
         async with running(edge):
-            edge._access.account._issued_at -= 0.85 * 18000  # noqa: SLF001 - most of its life is over
+            edge._access.account._issued_at -= 0.85 * 18000
             await edge.query(ORDERS)
             await edge.query(ORDERS)
 
@@ -618,7 +700,7 @@ async def test_a_wrong_password_is_refused_tried_seldom_and_never_told() -> None
     assert nacos.setups == 0
     assert not edge.is_connected("public")
     assert str(sink.calls).count("registry.refused") == 1
-    assert "s3cret" not in str(sink.calls) + repr(edge) + str(edge.status()) + repr(edge._access.settings)  # noqa: SLF001
+    assert "s3cret" not in str(sink.calls) + repr(edge) + str(edge.status()) + repr(edge._access.settings)
 
 
 @on_a_loop
@@ -652,7 +734,7 @@ async def test_a_password_changed_under_a_running_client_ends_the_connection_and
         async with running(edge) as listener:
             nacos.users["nacos"] = "second"
             nacos.forget_tokens()
-            edge._access.account._issued_at -= 60  # noqa: SLF001 - a token of a minute ago
+            edge._access.account._issued_at -= 60
             with pytest.raises(RegistryRefused):
                 await edge.query(ORDERS)
             await listener.heard("disconnected public")
@@ -761,7 +843,7 @@ def test_nothing_is_written_to_disk_or_to_stderr_and_nothing_heavy_is_imported(
         handlers = [name for name in ("naming", "config") if logging.getLogger(name).handlers]
         print(heavy, handlers)
     """
-    done = subprocess.run(  # noqa: S603 - our own script
+    done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(script)],
         cwd=tmp_path, env={"HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
@@ -774,7 +856,7 @@ def test_nothing_is_written_to_disk_or_to_stderr_and_nothing_heavy_is_imported(
 
 def test_the_sdk_itself_can_still_be_imported_in_the_same_process() -> None:
     script = "import warnings; warnings.simplefilter('ignore'); import nacosdns.edge.nacos; from v2.nacos import NacosNamingService as N; print(N.__name__)"
-    done = subprocess.run(  # noqa: S603 - our own script
+    done = subprocess.run(
         [sys.executable, "-c", script],
         env={"PYTHONPATH": ":".join(sys.path)},
         capture_output=True,

@@ -54,12 +54,12 @@ def second() -> Iterator[StubUpstream]:
 class Sockets:
     """The edge alone: what it reported, by token."""
 
-    def __init__(self, limits: Limits | None, spawn: Callable[..., asyncio.Task[None]]) -> None:
+    def __init__(self, limits: Limits | None, spawn: Callable[..., asyncio.Task[None]], rng: Random) -> None:
         self.packets: dict[int, bytes] = {}
         self.words: dict[int, str] = {}
         self.denied = 0
         self.is_picky = False
-        self.edge = UpstreamSockets(self._received, self._failed, spawn, limits=limits, rng=Random(17))
+        self.edge = UpstreamSockets(self._received, self._failed, spawn, limits=limits, rng=rng)
         self._token = 0
 
     def send(self, address: str, name: str = "ext.test", *, over_tcp: bool = False) -> int:
@@ -88,9 +88,9 @@ class Sockets:
 
 
 @asynccontextmanager
-async def sockets(limits: Limits | None = None) -> AsyncIterator[Sockets]:
+async def sockets(limits: Limits | None = None, rng: Random | None = None) -> AsyncIterator[Sockets]:
     async with asyncio.TaskGroup() as group:
-        made = Sockets(limits, group.create_task)
+        made = Sockets(limits, group.create_task, rng or Random(17))
         yield made
         made.edge.close()
 
@@ -167,6 +167,48 @@ def test_s69_waiting_goes_on_after_a_packet_that_is_not_the_answer(run: Run, stu
             await edge.settled(*tokens)
 
             assert (sorted(edge.packets), edge.denied) == (tokens, 30)
+
+    run(work())
+
+
+def test_s69_over_tcp_too_only_the_answer_counts(run: Run, stub: StubUpstream) -> None:
+    async def work() -> None:
+        stub.lies = tuple(lie for lie in Lie if lie is not Lie.GARBAGE)
+        stub.lies_over_tcp = True
+        async with sockets() as edge:
+            edge.is_picky = True
+            token = edge.send(stub.address, over_tcp=True)
+            await edge.settled(token)
+
+            assert (list(edge.packets), edge.words) == ([token], {})
+            assert edge.edge.strays == len(stub.lies)
+
+    run(work())
+
+
+class StutteringRandom(Random):
+    """Draws every number ten times in a row."""
+
+    def __init__(self) -> None:
+        super().__init__(23)
+        self._left = 0
+        self._last = 0
+
+    def getrandbits(self, size: int) -> int:
+        if self._left == 0:
+            self._left, self._last = 10, super().getrandbits(32)
+        self._left -= 1
+        return self._last & ((1 << size) - 1)
+
+
+def test_no_two_queries_on_one_socket_have_the_same_id(run: Run, stub: StubUpstream) -> None:
+    async def work() -> None:
+        stub.delay_s = 0.1
+        async with sockets(Limits(slots=1), StutteringRandom()) as edge:
+            tokens = [edge.send(stub.address) for _ in range(100)]
+            await edge.settled(*tokens)
+
+            assert sorted(edge.packets) == tokens
 
     run(work())
 

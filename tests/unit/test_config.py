@@ -1,15 +1,19 @@
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nacosdns import config as configuration
 from nacosdns.config import Config, host_port
 from nacosdns.config_load import find_lines, load, load_static, read_password
 from nacosdns.core.model import Instance, NoneHealthy, ServiceKey
 from nacosdns.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -74,7 +78,10 @@ def test_every_section_reaches_its_place(tmp_path):
 
     assert config.server.listen == ("127.0.0.1:53", "[::1]:53", "docker0:53")
     assert config.server.fronts == 2
-    assert [zone.name for zone in configuration.zones(config)] == [b"\x05nacos\x08internal\0", b"\x04test\x08internal\0"]
+    assert [zone.name for zone in configuration.zones(config)] == [
+        b"\x05nacos\x08internal\0",
+        b"\x04test\x08internal\0",
+    ]
     assert [zone.namespace for zone in configuration.zones(config)] == ["33ea21bc", "public"]
     assert configuration.namespaces(config) == ("33ea21bc", "public")
     assert config.policies["mysql-*"].answers == 3
@@ -271,7 +278,9 @@ def test_allow_words_become_networks_and_link_stays_a_question_for_the_host():
 
 
 def test_a_child_gets_the_same_configuration(tmp_path):
-    config = load(written(tmp_path, '[policy."a*"]\nanswers = 2\n[[static]]\nname = "s"\ninstances = [{ ip = "::1" }]'), {})
+    config = load(
+        written(tmp_path, '[policy."a*"]\nanswers = 2\n[[static]]\nname = "s"\ninstances = [{ ip = "::1" }]'), {}
+    )
 
     assert configuration.decode(configuration.encode(config)) == config
     assert configuration.digest(config) != configuration.digest(Config())
@@ -357,7 +366,6 @@ def test_any_text_is_a_configuration_or_a_config_error(tmp_path_factory, text):
     try:
         config = load(str(path), {})
     except ConfigError as error:
-        assert error.file
-        return
+        config = error
 
-    assert isinstance(config, Config)
+    assert isinstance(config, Config) or config.file == str(path)

@@ -159,6 +159,7 @@ def test_pointers_to_what_came_before_are_followed(body: bytes, at: int, name: b
     [
         (b"\xc0\x0c", 12),  # to itself
         (b"\xc0\x0e\xc0\x0c", 14),  # two that lead to each other
+        (b"\xc0\x0e\xc0\x0c\xc0\x0c", 16),  # into a loop of two
         (b"\1a\xc0\x0c", 12),  # back to its own beginning
         (b"\xc0\x0f\0\1a\0", 12),  # forward
         (b"\xc0\x04", 12),  # into the header

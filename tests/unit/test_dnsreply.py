@@ -107,6 +107,7 @@ def test_a_scan_finds_every_ttl_but_that_of_the_opt() -> None:
         ({"authority": SOA.replace("900", "9")}, 9),  # or its TTL
         ({"answer": "ext.test. 100 IN CNAME x.test.", "authority": SOA}, 30),  # CNAME to nothing
         ({"answer": "ext.test. 20 IN CNAME x.test.", "authority": SOA, "rcode": "NXDOMAIN"}, 20),
+        ({"answer": SOA.replace("test.", "ext.test.", 1)}, 900),  # what was asked for, not a negative
         ({"rcode": "NXDOMAIN"}, 0),  # negative without SOA: RFC 2308 5
         ({"authority": NS_RECORDS}, 0),
         ({"rcode": "SERVFAIL"}, 0),
@@ -219,6 +220,19 @@ def test_what_stands_behind_the_opt_goes_with_it() -> None:
     assert kept == dnswire.strip_opt(packet)
 
 
+def test_an_opt_that_is_not_among_the_additional_records_is_left_alone() -> None:
+    packet = b"\0\1\x80\0\0\1\0\1\0\0\0\0" + QUESTION + b"\0\0\x29\4\xd0\0\0\0\0\0\0"
+
+    assert dnswire.strip_opt(packet) == packet
+
+
+def test_a_pointer_to_a_question_that_is_not_there_is_refused() -> None:
+    packet = b"\0\1\x80\0\0\0\0\1\0\0\0\0\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4abcd"
+
+    with pytest.raises(WireError, match="malformed"):
+        dnswire.scan_reply(packet)
+
+
 def test_s64_the_question_and_its_owner_names_come_back_in_the_case_asked() -> None:
     kept = dnswire.strip_opt(upstream(answer=ONE))
 
@@ -229,8 +243,13 @@ def test_s64_the_question_and_its_owner_names_come_back_in_the_case_asked() -> N
 
 
 def test_s64_owner_names_that_are_spelled_out_come_back_in_the_case_asked_too() -> None:
-    spelled = b"\0\1\x80\0\0\1\0\2\0\0\0\0\3EXT\4test\0\0\1\0\1" + b"".join(
-        b"\3EXT\4test\0" + b"\0\1\0\1\0\0\0\x3c\0\4" + address for address in (b"\xc0\0\2\1", b"\xc0\0\2\2")
+    spelled = b"\0\1\x80\0\0\1\0\3\0\0\0\0\3EXT\4test\0\0\1\0\1" + b"".join(
+        owner + b"\0\1\0\1\0\0\0\x3c\0\4" + address
+        for owner, address in (
+            (b"\3EXT\4test\0", b"\xc0\0\2\1"),
+            (b"\3EXT\4test\0", b"\xc0\0\2\2"),
+            (b"\xc0\x0c", b"\xc0\0\2\3"),
+        )
     )
 
     reply = dnswire.reply_for(asking("ext.TEST"), spelled, size_max=512)
@@ -239,6 +258,7 @@ def test_s64_owner_names_that_are_spelled_out_come_back_in_the_case_asked_too() 
     assert [str(rrset) for rrset in read(reply).answer] == [
         "ext.TEST. 60 IN A 192.0.2.1",
         "ext.TEST. 60 IN A 192.0.2.2",
+        "ext.TEST. 60 IN A 192.0.2.3",
     ]
 
 

@@ -266,6 +266,20 @@ def test_s50_with_mute_upstreams_a_flood_is_refused_beyond_the_bounds_and_all_cl
     assert (len(world.open), repr(world.forwarding).split(" waiting=")[1][0]) == (0, "0")
 
 
+def test_clients_beyond_the_bound_are_told_at_once_and_get_what_is_stale() -> None:
+    world = one(waiters_max=10)
+    world[U1].answer("old.test", "A", TRUTH, ttl_s=1)
+    world.ask("old.test")
+    break_down(world, "mute")
+    world.run(5)
+    numbers = [world.start("new.test") for _ in range(30)]
+    old = world.start("old.test")
+    at_once = [world.reply(number) for number in numbers]
+
+    assert [reply.rcode if reply else "waits" for reply in at_once] == ["waits"] * 10 + ["SERVFAIL"] * 20
+    assert world.reply(old).values == [TRUTH]
+
+
 # Refresh
 
 
@@ -316,6 +330,67 @@ def test_a_failing_refresh_is_tried_again_while_the_name_is_asked_and_does_not_s
 
     assert {reply.source for reply in replies[:-1]} == {"cache"}
     assert 3 <= world[U1].count("hot.test") <= 20
+
+
+def test_only_so_many_refreshes_are_on_their_way_at_once_and_all_have_their_turn() -> None:
+    world = one()
+    world[U1].answer_everything(TRUTH)
+    world.rtt_s = 0.0
+    for number in range(300):
+        world.ask(f"n{number}.test")
+    world.run(58)
+    for number in range(300):
+        world.ask(f"n{number}.test")
+    world[U1].forget()
+    world[U1].delay_s = 0.25
+    most = 0
+    for _ in range(100):
+        world.run(0.05)
+        most = max(most, len(world.open))
+
+    assert most == room.REFRESHES_MAX
+    assert len({seen.name for seen in world[U1].seen}) == 300
+
+
+def test_an_answer_that_another_front_refreshed_is_not_refreshed_again() -> None:
+    world, other = one(), one()
+    for each in (world, other):
+        each[U1].answer("hot.test", "A", TRUTH, ttl_s=100)
+    world.ask("hot.test")
+    world.ask("hot.test")
+    other.run(60)
+    other.ask("hot.test")
+    world.run(60)
+    world.restore(other.forwarding.outside.learned())
+    world.ask("hot.test")
+    world.run(80)
+
+    assert world[U1].count("hot.test") == 1
+
+
+def test_an_answer_that_another_front_got_meanwhile_is_better_than_a_failure() -> None:
+    world, other = one(), one()
+    other[U1].answer("ext.test", "A", TRUTH, ttl_s=100)
+    other.ask("ext.test")
+    break_down(world, "mute")
+    number = world.start("ext.test")
+    world.run(1)
+    world.restore(other.forwarding.outside.learned())
+    world.run(2)
+
+    assert (world.reply(number).values, world.reply(number).source) == ([TRUTH], "cache")
+
+
+def test_a_very_large_negative_ttl_counts_as_three_hours() -> None:
+    world = one()
+    world[U1].negative_ttl(1_000_000)
+    world[U1].rcode("no.test", "A", "NXDOMAIN")
+    world.ask("no.test")
+    world.run(10_000)
+    within = world.ask("no.test")
+    world.run(50_000)
+
+    assert (within.source, world.ask("no.test").source) == ("cache", "upstream")
 
 
 def test_very_large_ttls_are_kept_no_longer_than_a_day_without_a_refresh() -> None:
@@ -456,6 +531,36 @@ def test_a_late_reply_is_still_taken_when_another_try_is_on_its_way() -> None:
     assert not world.open
 
 
+def test_a_late_failure_starts_nothing_while_another_try_is_on_its_way() -> None:
+    world = World(U1, U2)
+    world[U1].delay_s = 0.9
+    world[U1].always = "SERVFAIL"
+    world[U2].delay_s = 0.45
+    world[U2].answer("ext.test", "A", TRUTH)
+    reply = world.ask("ext.test")
+
+    assert reply.values == [TRUTH]
+    assert (world[U1].count("ext.test"), world[U2].count("ext.test")) == (1, 1)
+
+
+def test_after_a_failure_a_stale_answer_waits_50_ms_and_after_a_success_half_a_second_again() -> None:
+    world = one()
+    world[U1].answer("ext.test", "A", TRUTH, ttl_s=1)
+    world.ask("ext.test")
+    break_down(world, "SERVFAIL")
+    world.run(5)
+    world.ask("ext.test")
+    mend(world)
+    world[U1].delay_s = 0.2
+    world.run(2)
+    failing = world.ask("ext.test")
+    world.run(5)
+    recovered = world.ask("ext.test")
+
+    assert (failing.source, failing.waited_s) == ("stale", pytest.approx(0.05))
+    assert (recovered.source, recovered.waited_s) == ("upstream", pytest.approx(0.21))
+
+
 def test_one_name_that_nobody_can_resolve_does_not_put_a_good_resolver_down() -> None:
     world = one()
     world[U1].answer_everything(TRUTH)
@@ -483,19 +588,19 @@ def test_a_much_slower_first_resolver_is_asked_second_until_it_is_quick_again() 
     world = World(U1, U2)
     for address in (U1, U2):
         world[address].answer_everything(address[:-3])
-    world[U1].delay_s = 0.6
+    world[U1].delay_s = 0.45
     for number in range(5):
         world.ask(f"n{number}.test")
-    break_down(world, "SERVFAIL")
+    world[U1].rcode("both.test", "A", "SERVFAIL")
     world.ask("both.test")
-    mend(world)
     slow = world.ask("slow.test")
+    health = next(iter(world.forwarding.resolvers)).health
     world[U1].delay_s = 0.0
-    world.run(1)
-    world.ask_every(1, 15, "x.test")
+    world.run(11)
     quick = world.ask("quick.test")
 
-    assert (slow.values, quick.values) == (["192.0.2.2"], ["192.0.2.1"])
+    assert (slow.values, health) == (["192.0.2.2"], Health.UP)
+    assert quick.values == ["192.0.2.1"]
 
 
 def test_a_server_that_knows_no_edns_is_asked_without() -> None:
@@ -509,6 +614,21 @@ def test_a_server_that_knows_no_edns_is_asked_without() -> None:
     assert (first.values, second.values) == ([TRUTH], [TRUTH])
     assert len(world.packets) == sent + 1
     assert not DNSRecord.parse(world.packets[-1][1]).ar
+
+
+QUERY_BITS = [({}, 0, 0), ({"do": 1}, 1, 0), ({"cd": 1}, 0, 1), ({"payload": 512}, 0, 0)]
+
+
+@pytest.mark.parametrize(("options", "dnssec_ok", "checking_disabled"), QUERY_BITS)
+def test_queries_ask_for_recursion_and_ad_with_edns_and_the_do_and_cd_of_the_client(
+    options: dict[str, int], dnssec_ok: int, checking_disabled: int
+) -> None:
+    world = one()
+    world.ask("ext.test", **options)
+    sent = DNSRecord.parse(world.packets[-1][1])
+
+    assert (sent.header.rd, sent.header.ad, sent.header.cd) == (1, 1, checking_disabled)
+    assert [(opt.edns_len, opt.edns_do) for opt in sent.ar] == [(1232, dnssec_ok)]
 
 
 # Truncation
@@ -540,6 +660,24 @@ def test_s55_when_tcp_fails_tc_is_handed_on_uncached_and_the_next_query_tries_ag
 
     assert (first.is_truncated, first.values, first.rcode, kept) == (True, [], "NOERROR", 0)
     assert second.values == [TRUTH]
+
+
+def test_s55_a_client_on_tcp_never_sees_tc() -> None:
+    world = one()
+    world[U1].truncates = True
+    world[U1].tcp = "close"
+
+    assert world.ask("big.test", tcp=1).rcode == "SERVFAIL"
+
+
+def test_tc_over_tcp_is_a_failure_and_not_asked_for_ever() -> None:
+    world = one()
+    world[U1].answer("big.test", "A", TRUTH)
+    world[U1].truncates = world[U1].truncates_tcp = True
+    reply = world.ask("big.test")
+
+    assert (reply.is_truncated, len(world.forwarding.outside)) == (True, 0)
+    assert world[U1].count("big.test") == 2
 
 
 def test_s55_a_stale_answer_is_better_than_a_truncated_one() -> None:
@@ -575,6 +713,20 @@ def test_s69_lies_alone_end_in_servfail_and_nothing_is_kept() -> None:
 
     assert world.ask("ext.test").rcode == "SERVFAIL"
     assert len(world.forwarding.outside) == 0
+
+
+@pytest.mark.parametrize("opcode", [1, 4, 5])
+def test_s69_a_reply_of_another_opcode_is_not_the_answer(opcode: int) -> None:
+    world = one()
+    world[U1].answer("ext.test", "A", TRUTH)
+    number = world.start("ext.test")
+    token = max(world.open)
+    packet = world[U1].reply(DNSRecord.parse(world.packets[-1][1]), over_tcp=False)
+    other = packet[:2] + bytes([packet[2] | opcode << 3]) + packet[3:]
+
+    assert world.forwarding.received(token, other, 5000.0, 0.0) is False
+    world.run(1)
+    assert world.reply(number).values == [TRUTH]
 
 
 @given(noise=st.binary(max_size=200), keeps_header=st.booleans())
@@ -642,6 +794,7 @@ def test_s65_a_slow_answer_to_the_loop_check_stops_nothing() -> None:
     world = one()
     world[U1].mute_names = {question_of(world.packets[0][1]).split(".nacosdns")[0] + ".nacosdns"}
     world[U1].answer("ext.test", "A", TRUTH)
+    world[U1].delay_s = 0.6
     world.run(5)
 
     assert world.ask("ext.test").values == [TRUTH]

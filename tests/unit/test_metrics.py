@@ -5,6 +5,7 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nacosdns.core import metrics
 from nacosdns.core.metrics import Counters, Kind, PageView
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +22,8 @@ from nacosdns.core.naming import (
     Outside,
     Prefix,
     ServiceName,
-    Suffixes,
     address_name,
-    fold_text,
     folded_key,
-    label_text,
 )
 from nacosdns.errors import WireError
 
@@ -110,64 +106,6 @@ def test_s05_raw_utf8_and_punycode_find_the_same_service(label: bytes) -> None:
 
     assert isinstance(target, ServiceName)
     assert [key.service for key in target.candidates[0].spellings] == ["订单服务"]
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("CAFÉ-ひらがな", "café-ひらがな"),
-        ("cafe\u0301", "CAF\u00c9"),
-        ("Straße", "STRASSE"),
-        ("xn--caf-dma", "Café"),
-        ("a.xn--caf-dma.b", "A.CAFÉ.B"),
-        ("ΣΊΣΥΦΟΣ", "σίσυφος"),
-    ],
-)
-def test_s05_equal_texts_fold_to_one(one: str, other: str) -> None:
-    assert fold_text(one) == fold_text(other)
-
-
-@given(st.text())
-def test_folding_twice_is_folding_once(text: str) -> None:
-    assert fold_text(fold_text(text)) == fold_text(text)
-
-
-def test_folding_any_single_character_is_stable() -> None:
-    for point in range(0x110000):
-        folded = fold_text(f"xn--{chr(point)}")
-        if fold_text(folded) != folded:
-            pytest.fail(f"U+{point:04X}")
-
-
-@given(st.text(max_size=30))
-def test_case_and_composition_never_matter(text: str) -> None:
-    assume("xn--" not in text.lower())
-    folded = fold_text(text)
-
-    assert fold_text(unicodedata.normalize("NFC", text)) == folded
-    assert fold_text(unicodedata.normalize("NFD", text)) == folded
-    assert fold_text(text.casefold()) == folded
-
-
-@given(st.binary(min_size=1, max_size=63))
-def test_s05_any_label_spells_a_text_that_can_be_sent(label: bytes) -> None:
-    label_text(label).encode("utf-8")
-    label_text(b"xn--" + label[:59]).encode("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("label", "text"),
-    [
-        (b"caf\xe9", "café"),  # Latin-1
-        (b"xn--caf-dma", "café"),
-        (b"xn--", "xn--"),
-        (b"xn--orders-", "xn--orders-"),  # nothing in it that is not ASCII
-        (b"xn--99999999", "xn--99999999"),
-        (b"xn--\xc3\xa9", "xn--é"),
-    ],
-)
-def test_odd_labels_spell_something_all_the_same(label: bytes, text: str) -> None:
-    assert label_text(label) == text
 
 
 @given(st.lists(st.binary(min_size=1, max_size=63), max_size=3))
@@ -527,60 +465,6 @@ def test_a_full_name_may_be_asked_for_under_a_certain_zone() -> None:
     key = ServiceKey("public", "DEFAULT_GROUP", "s")
 
     assert name_text(MANY.full_name(key, MANY.zones[1]) or b"") == "s.DEFAULT_GROUP.group.public.ns.prod."
-
-
-# Names above names
-
-
-def test_suffixes_of_a_known_service_are_names_as_long_as_one_of_them_is_known() -> None:
-    suffixes = Suffixes()
-    for name in ("a.b.c", "x.b.c"):
-        suffixes.add(folded_key("public", "DEFAULT_GROUP", name))
-
-    suffixes.remove(folded_key("public", "DEFAULT_GROUP", "a.b.c"))
-
-    assert suffixes.covers(service("B.c.nacos"))
-    assert suffixes.covers(service("c.DEFAULT_GROUP.group.nacos"))
-    assert not suffixes.covers(service("a.b.c.nacos"))
-    assert not suffixes.covers(service("x.b.nacos"))
-    assert not suffixes.covers(service("c.pay.group.nacos"))
-    assert not suffixes.covers(service("_http._tcp.b.c.nacos"))
-
-    suffixes.remove(folded_key("public", "DEFAULT_GROUP", "x.b.c"))
-
-    assert not suffixes.covers(service("b.c.nacos"))
-
-
-def test_a_group_stands_above_the_names_of_its_alias_form() -> None:
-    suffixes = Suffixes()
-    suffixes.add(folded_key("public", "ORDERS_GROUP", "s.t"))
-
-    assert suffixes.covers(service("orders_group.nacos"))
-    assert suffixes.covers(service("t.orders_group.nacos"))
-    assert not suffixes.covers(service("orders_group.pay.group.nacos"))
-    assert not suffixes.covers(service("orders_group.public.ns.nacos"))
-
-
-@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(".".join), max_size=12))
-def test_adding_and_removing_the_same_services_leaves_nothing(names: list[str]) -> None:
-    suffixes = Suffixes()
-    for name in names:
-        suffixes.add(("public", "g", name))
-    proper = {name.split(".", at)[-1] for name in names for at in range(1, name.count(".") + 1)}
-
-    assert {text for text in ("a", "b", "c", "a.b", "b.c", "c.c.c") if ("public", "g", text) in suffixes} == proper & {
-        "a",
-        "b",
-        "c",
-        "a.b",
-        "b.c",
-        "c.c.c",
-    }
-
-    for name in reversed(names):
-        suffixes.remove(("public", "g", name))
-
-    assert repr(suffixes) == repr(Suffixes())
 
 
 def test_names_tell_the_truth_in_one_line() -> None:

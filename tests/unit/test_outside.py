@@ -194,10 +194,10 @@ def test_no_row_from_disk_raises(question: bytes, reply: bytes, ttl_s: int) -> N
     cache.restore([External(question, 0xFF, reply, 0.0, ttl_s)], now=0.0, wall=0.0)
     list(cache.listing(0.0))
     cache.forget_under(b"\x04test\x00")
-    for key in list(cache._entries):  # noqa: SLF001
+    for key in list(cache._entries):
         cache.get(key)
 
-    assert cache.size_bytes == sum(len(entry.packet) for entry in cache._entries.values())  # noqa: SLF001
+    assert cache.size_bytes == sum(len(entry.packet) for entry in cache._entries.values())
 
 
 def test_a_suffix_is_forgotten_at_label_borders_only() -> None:
@@ -225,4 +225,4 @@ def test_due_times_of_entries_that_went_do_not_pile_up() -> None:
         key = put(cache, f"n{number}.test", ttl_s=86400)
         cache.render(key, cache.get(key), query, 1.0)
 
-    assert len(cache._due) <= 2 * 5 + 65  # noqa: SLF001
+    assert len(cache._due) <= 2 * 5 + 65

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nacosdns.core.model import Policy
 from nacosdns.core.policy import Policies, fold
 
@@ -10,7 +11,7 @@ BASE = Policy(ttl_s=1)
 
 
 def policies(*names: str) -> Policies:
-    """A policy for each name, told apart by its TTL: 10, 11, …"""
+    """A policy for each name, told apart by its TTL, from 10 on."""
     return Policies(BASE, {name: Policy(ttl_s=10 + place) for place, name in enumerate(names)})
 
 

@@ -153,6 +153,20 @@ def test_a_verdict_is_believed_for_a_few_seconds_only() -> None:
     assert order(group, 3.5 + VERDICT_S + 0.1) == [0]
 
 
+def test_who_asks_us_back_stays_out_whatever_else_it_answers() -> None:
+    group = make_group("192.0.2.1")
+    (member,) = group
+    member.looped(1.0)
+    member.answered(0.9, 1.1, b"question", probe=False)
+    still = (member.health, group.order(1.2))
+    member.checked(0.5, 1.3)
+    looped_since = member.health
+    member.checked(61.0, 61.1)
+
+    assert still == (Health.LOOP, [])
+    assert (looped_since, member.health) == (Health.LOOP, Health.UP)
+
+
 def test_a_miss_of_a_try_sent_before_the_last_reply_says_nothing() -> None:
     group = make_group("192.0.2.1")
     (member,) = group

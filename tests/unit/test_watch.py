@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-import random
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from nacosdns.core.watch import (
     DELAY_MAX_S,
     JUDGE_S,
@@ -18,6 +19,9 @@ from nacosdns.core.watch import (
     Spawn,
     Watch,
 )
+
+if TYPE_CHECKING:
+    import random
 
 
 class Play:
@@ -262,7 +266,11 @@ def test_nothing_is_started_while_stopping():
 
 
 @settings(max_examples=200)
-@given(st.integers(1, 4), st.lists(st.sampled_from(["ready", "exit", "renew", "wait", "resize"]), max_size=40), st.randoms())
+@given(
+    st.integers(1, 4),
+    st.lists(st.sampled_from(["ready", "exit", "renew", "wait", "resize"]), max_size=40),
+    st.randoms(),
+)
 def test_whatever_happens_each_socket_has_one_reader_or_is_covered(fronts, events, rng: random.Random):
     play = Play(fronts=fronts).up()
     for event in events:

@@ -13,7 +13,6 @@ from hashlib import blake2b
 from heapq import nsmallest
 from itertools import accumulate
 from math import inf, log
-from operator import truediv
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -29,6 +28,7 @@ CYCLE_MAX = 32
 
 Orders = tuple[tuple[int, ...], ...]
 
+_LIGHTEST = 1e-12  # of the heaviest: a share that nobody could see, and nothing overflows
 _MASK = (1 << 64) - 1
 _ODD = 0xD6E8FEB86659FD93
 _LOG_OF_ALL = log(1 << 64)
@@ -67,9 +67,7 @@ class Weighted:
     """Smooth weighted round robin: picks in the proportions of the weights, spread evenly over time.
 
     Member i is picked at the times (k + phase) / weight for k = 0, 1, 2 and so on; an order lists members by their
-    next time. So each is picked exactly as often as its weight says in every cycle, and never one pick off between.
-    The first pick is drawn by weight, the other phases evenly: the very first answers of many agents have the right
-    shares too. A member without weight comes last.
+    next time. So each is picked exactly as often as its weight says in every cycle. A member without weight comes last.
     """
 
     per_client: ClassVar[bool] = False
@@ -78,18 +76,12 @@ class Weighted:
         del identity
         live = _live(members)
         self._idle = _idle(members, live, rng)
-        heaviest = max(live.weights, default=1.0)
-        weights = [weight / heaviest for weight in live.weights]
-        phases = [rng.random() for _ in weights]
-        if weights:
-            phases[rng.choices(range(len(weights)), weights)[0]] = 0.0
-        self._picks = _cycle_of_picks(live, phases)
+        self._turns = _phases(live, rng)
+        self._picks = _cycle_of_picks(live, self._turns)
         self.cycle = len(self._picks)
         self._at = 0
-        self._weights = dict(zip(live.indexes, weights, strict=True))
-        self._turns = dict(zip(live.indexes, phases, strict=True))
-        times = map(truediv, phases, weights)
-        self._due = sorted(zip(times, live.indexes, strict=True))
+        self._weights = dict(zip(live.indexes, live.weights, strict=True))
+        self._due = sorted((self._turns[index] / weight, index) for index, weight in self._weights.items())
 
     def __repr__(self) -> str:
         return f"<Weighted {len(self._due)} members, {len(self._idle)} without weight, cycle={self.cycle}>"
@@ -117,12 +109,30 @@ class Weighted:
         return tuple(order)
 
 
-def _cycle_of_picks(live: _Live, phases: Sequence[float]) -> tuple[int, ...]:
+def _phases(live: _Live, rng: random.Random) -> dict[int, float]:
+    """Where in its round each member starts, from 0 to below 1.
+
+    The first pick is drawn by weight, members of equal weight take turns, and kinds of weight are independent of each
+    other: so not only the long run but the n-th answer of many agents, for every n, has the right shares.
+    """
+    alike: dict[float, list[int]] = {}
+    for index, weight in zip(live.indexes, live.weights, strict=True):
+        alike.setdefault(weight, []).append(index)
+    first = rng.choices(live.indexes, live.weights)[0] if live.indexes else None
+    phases: dict[int, float] = {}
+    for group in alike.values():
+        group.sort(key=lambda _: rng.random())  # a third of the cost of shuffle()
+        size = len(group)
+        start: float = -group.index(first) if first in group else rng.random() * size
+        phases.update({index: (rank + start) % size / size for rank, index in enumerate(group)})
+    return phases
+
+
+def _cycle_of_picks(live: _Live, phases: Mapping[int, float]) -> tuple[int, ...]:
     """The picks of one cycle of a weighted round robin, when it is short; else none."""
-    parts = _small_parts(live.weights)
     times = [
-        ((turn + phase) / part, index)
-        for index, part, phase in zip(live.indexes, parts, phases, strict=False)
+        ((turn + phases[index]) / part, index)
+        for index, part in zip(live.indexes, _small_parts(live.weights), strict=False)
         for turn in range(part)
     ]
     return tuple(index for _, index in sorted(times))
@@ -252,7 +262,7 @@ def _hash(content: bytes) -> int:
 
 
 class _Live(NamedTuple):
-    """The members that can be picked: their indexes and weights."""
+    """The members that can be picked: their indexes, and their weights as parts of the heaviest."""
 
     indexes: tuple[int, ...]
     weights: tuple[float, ...]
@@ -260,10 +270,14 @@ class _Live(NamedTuple):
 
 def _live(members: tuple[Member, ...]) -> _Live:
     """The members with a weight; when none has any, all of them alike."""
-    indexes = tuple(index for index, member in enumerate(members) if 0.0 < member.weight < inf)
+    weights = [member.weight for member in members]
+    indexes = tuple(index for index, weight in enumerate(weights) if 0.0 < weight < inf)
     if not indexes:
         return _Live(tuple(range(len(members))), (1.0,) * len(members))
-    return _Live(indexes, tuple(members[index].weight for index in indexes))
+    chosen = [weights[index] for index in indexes]
+    heaviest = max(chosen)
+    least = heaviest * _LIGHTEST
+    return _Live(indexes, tuple([weight / heaviest if weight > least else _LIGHTEST for weight in chosen]))
 
 
 def _idle(members: tuple[Member, ...], live: _Live, rng: random.Random) -> list[int]:

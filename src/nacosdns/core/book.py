@@ -282,6 +282,8 @@ class Book:
     def keep_page(self, name: bytes, qtype: int, page: Page) -> None:
         """Keeps a page until its service changes; the oldest goes when there are too many."""
         folded = folded_key(page.key.namespace, page.key.group, page.key.service)
+        if (former := self._pages.pop((name, qtype), None)) is not None:
+            self._drop_packets(former)
         self._pages[name, qtype] = page
         self._pages_of.setdefault(folded, set()).add((name, qtype))
         if len(self._pages) > PAGES_MAX:

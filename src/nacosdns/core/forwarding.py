@@ -261,7 +261,7 @@ class Forwarding:
             if key in self._errands:
                 continue
             if isinstance(self._begin(key, Purpose.REFRESH, now), str):
-                self.outside.postpone(key, now + RECHECK_S)
+                self.outside.postpone(key, now + RECHECK_S * self._rng.uniform(1.0, 2.0))
             else:
                 self._refreshing += 1
                 self.counts.refreshes += 1
@@ -411,8 +411,7 @@ class Forwarding:
         """The resolver did not answer. What TCP and loop checks meet tells nothing of its health."""
         purpose = attempt.errand.purpose
         if not attempt.over_tcp and not attempt.late and purpose is not Purpose.LOOP_CHECK:
-            is_known = attempt.errand.key in {attempt.resolver.good_question, ROOT_NS}
-            attempt.resolver.missed(attempt.sent_at, now, error, probe=purpose is Purpose.PROBE and is_known)
+            attempt.resolver.missed(attempt.sent_at, now, error, probe=purpose is Purpose.PROBE)
 
     def _serve_stale(self, errand: Errand, now: float) -> None:
         """The clients have waited enough: they get the stale answer, the errand goes on for the next ones."""
@@ -430,7 +429,6 @@ class Forwarding:
         if errand.purpose in ALONE:
             return
         self._notefailure(errand.key, now)
-        self.outside.postpone(errand.key, now + RECHECK_S * self._rng.uniform(1.0, 2.0))
         for query, waiter in errand.waiters:
             self._deliver(waiter, self._second_best(errand, query, why, now))
 

@@ -215,36 +215,33 @@ class Names:
         if end == before:
             return Marker(zone) if prefix is Prefix.NONE else Nothing(zone, "prefix")
         cluster = folded[marked["cluster"]] if "cluster" in marked else ""
-        parts = texts[before:end]
-        if "group" in marked:
-            candidates = (self._in_group(namespace, texts[marked["group"]], ".".join(parts), LOOKUPS_MAX),)
-        else:
-            candidates = self._without_group(zone, namespace, parts, may_be_alias=not marked)
+        group = texts[marked["group"]] if "group" in marked else ""
         return ServiceName(
             zone,
             namespace,
-            candidates,
+            self._candidates(zone, namespace, texts[before:end], group, may_be_alias=not marked),
             cluster="" if cluster == ANY_CLUSTER else cluster,
             prefix=prefix,
             port=folded[0][1:] if prefix is Prefix.SRV else "",
             marked=bool(marked),
         )
 
-    def _in_group(self, namespace: str, group: str, service: str, spellings_max: int) -> Candidate:
-        return _candidate(namespace, self._spell_group(group), service, spellings_max)
-
-    def _without_group(
-        self, zone: Zone, namespace: str, parts: tuple[str, ...], *, may_be_alias: bool
+    def _candidates(
+        self, zone: Zone, namespace: str, parts: tuple[str, ...], group: str, *, may_be_alias: bool
     ) -> tuple[Candidate, ...]:
-        """``GROUP@@SERVICE``; or a service of the zone's group, and behind it one as ``SERVICE.GROUP``."""
-        group, joint, service = ".".join(parts).partition("@@")
-        if group and joint and service:
-            return (self._in_group(namespace, group, service, LOOKUPS_MAX),)
-        plain = _candidate(namespace, zone.group, ".".join(parts), LOOKUPS_MAX)
+        """The service of the marked group; ``GROUP@@SERVICE``; or one of the zone's, and behind it ``SERVICE.GROUP``."""
+        service = ".".join(parts)
+        if not group:
+            joined, joint, rest = service.partition("@@")
+            if joined and joint and rest:
+                group, service = joined, rest
+        if group:
+            return (_candidate(namespace, self._spell_group(group), service, LOOKUPS_MAX),)
+        plain = _candidate(namespace, zone.group, service, LOOKUPS_MAX)
         if len(parts) == 1 or not may_be_alias:
             return (plain,)
         left = LOOKUPS_MAX - len(plain.spellings)
-        return plain, self._in_group(namespace, parts[-1], ".".join(parts[:-1]), left)
+        return plain, _candidate(namespace, self._spell_group(parts[-1]), ".".join(parts[:-1]), left)
 
     def _spell_group(self, asked: str) -> str:
         """The group that a label means: by alias, as it is known to be spelled, or as asked."""

@@ -162,6 +162,13 @@ class Pipeline:
             return self._canary(query)
         return self._by_name(query, self._names.resolve(query.labels), now, wall)
 
+    def explain(self, query: Query, now: float, wall: float) -> None:
+        """Decides from the name on, past the pages, so that ``why`` and ``service`` say how the answer comes about."""
+        self.why = []
+        self.service = None
+        if query.klass == 1 and query.name != CANARY:
+            self._by_name(query, self._names.resolve(query.labels), now, wall)
+
     def _by_name(self, query: Query, target: Target, now: float, wall: float) -> Outcome:
         match target:
             case Outside():

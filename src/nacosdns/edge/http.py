@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TEXT = "text/plain; charset=utf-8"
+_CONNECT_DEADLINE_S = 1.0
+_CONNECT_AGAIN_S = 0.01
 
 
 class Response(NamedTuple):
@@ -49,11 +51,29 @@ async def serve(host: str, port: int, respond: Callable[[str, str], Response], r
         log_enabled=False,
         log_level=LogLevels.critical,
     )
-    asyncio.get_running_loop().call_soon(ready)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_serve(server, f"{host}:{port}"))
+        await _until_it_listens(host, port)
+        ready()
+
+
+async def _serve(server: Server, address: str) -> None:
     try:
         await server.serve()
     except asyncio.CancelledError:
         await server.shutdown()  # type: ignore[no-untyped-call]  # granian publishes no types
         raise
     except (OSError, RuntimeError) as error:
-        raise StartError(f"web.listen {host}:{port} cannot be bound: {error}") from error
+        raise StartError(f"web.listen {address} cannot be bound: {error}") from error
+
+
+async def _until_it_listens(host: str, port: int) -> None:
+    """Granian listens from a thread of its own and does not say when."""
+    while True:
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_DEADLINE_S)
+        except (OSError, TimeoutError):
+            await asyncio.sleep(_CONNECT_AGAIN_S)
+        else:
+            writer.close()
+            return

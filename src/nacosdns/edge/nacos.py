@@ -58,6 +58,8 @@ def _weight(weight: object) -> float:
 def _metadata(metadata: object) -> tuple[tuple[str, str], ...]:
     if not metadata or not isinstance(metadata, dict):
         return ()
+    if set(map(type, metadata.values())) == {str}:
+        return tuple(sorted(metadata.items()))
     return tuple(sorted((str(name), str(value)) for name, value in metadata.items() if value is not None))
 
 

@@ -70,6 +70,7 @@ class Client:
         self.namespace = namespace
         self._access = access
         self._connection: Connection | None = None
+        self._since = time.time()
         self.error: RegistryError | None = None
         self._wake = asyncio.Event()
         self._turn = access.rng.randrange(1 << 16)
@@ -89,12 +90,12 @@ class Client:
         self._wake.set()
 
     def status(self) -> dict[str, object]:
-        """Connected, server, since (wall clock), generation and version (``""`` unknown), last error (``""`` none)."""
+        """Connected or not and since when (wall clock), server, generation, version, last error; ``""`` is unknown."""
         connection = self._connection
         return {
             "connected": self.connected,
             "server": str(connection.server) if connection else "",
-            "since": connection.since if connection else 0.0,
+            "since": self._since,
             "generation": _generation(connection) if connection else "",
             "version": connection.version if connection else "",
             "last_error": str(self.error or ""),
@@ -179,6 +180,7 @@ class Client:
     async def _live(self, connection: Connection, listener: ClientListener) -> None:
         """Serves a connection until it is lost, closes it and tells."""
         self._connection = connection
+        self._since = time.time()
         self._access.log.info("registry.connected", namespace=self.namespace, server=str(connection.server))
         self._tell(listener.connected)
         try:
@@ -193,6 +195,7 @@ class Client:
             self._access.quiet.warning("registry.surprise", namespace=self.namespace, exc_info=surprise)
         finally:
             self._connection = None
+            self._since = time.time()
             await connection.close()
         self._down(RegistryDown(f"{connection.server}: {connection.reason}"), listener, told=False)
 
@@ -253,6 +256,8 @@ class Client:
         connection = self._connection
         if connection is None:
             raise type(self.error)(str(self.error)) if self.error else RegistryDown("not connected yet")
+        if connection.lost.is_set():
+            raise RegistryDown(f"{connection.server}: {connection.reason}")
         timeout_s = timeout_s or self._access.settings.request_timeout_s
         token = await self._access.account.token()
         message = await connection.ask(request, kind, token=token, timeout_s=timeout_s)

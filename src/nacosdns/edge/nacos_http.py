@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from nacosdns.config import Nacos
+
 HTTP_PORT = 8848
 ENDPOINT_PORT = 8080
 GRPC_PORT_ABOVE_HTTP = 1000
@@ -58,6 +60,21 @@ class Settings:
     request_timeout_s: float = 3.0
     list_timeout_s: float = 10.0
     silence_s: float = 10.0
+
+
+def settings_of(section: Nacos, password: str, reread_password: Callable[[], str] | None = None) -> Settings:
+    """The settings that a section [nacos] means."""
+    return Settings(
+        servers=section.servers,
+        endpoint=section.endpoint,
+        context_path=section.context_path,
+        username=section.username,
+        password=password,
+        reread_password=reread_password,
+        ca_file=section.ca_file,
+        cert_file=section.cert_file,
+        key_file=section.key_file,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +256,7 @@ class Web:
         if not self.servers and not self._endpoint:
             raise ConfigError("no server is given", key="nacos.servers", remedy="name one, or leave Nacos out")
         self._listed_at = -ENDPOINT_EVERY_S
+        self._turn = asyncio.Lock()
 
     async def request(
         self, kind: str, server: Server, path: str, form: dict[str, str] | None = None
@@ -250,24 +268,27 @@ class Web:
 
     async def refresh(self) -> None:
         """Reads the list of the address server when it is due. RegistryDown only when no list is known at all."""
-        if self._endpoint is None or time.monotonic() - self._listed_at < ENDPOINT_EVERY_S:
+        if self._endpoint is None:
             return
-        self._listed_at = time.monotonic()
-        try:
-            status, body = await self.request("endpoint", self._endpoint, "/serverlist")
-            listed = tuple(parse_server(line.strip()) for line in body.decode().splitlines() if line.strip())
-        except (RegistryDown, ConfigError, UnicodeDecodeError) as error:
-            self._keep_list(str(error), error)
-            return
-        if status == http.HTTPStatus.OK and listed:
-            self.servers = listed
-        else:
-            self._keep_list(f"status {status}, {len(listed)} servers", None)
+        async with self._turn:
+            if time.monotonic() - self._listed_at >= ENDPOINT_EVERY_S:
+                self._listed_at = time.monotonic()
+                await self._read_list(self._endpoint)
 
-    def _keep_list(self, reason: str, cause: Exception | None) -> None:
-        if not self.servers:
-            self._listed_at = -ENDPOINT_EVERY_S
-            raise RegistryDown(f"address server {self._endpoint}: {reason}") from cause
+    async def _read_list(self, endpoint: Server) -> None:
+        try:
+            self.servers = await self._listed(endpoint)
+        except (RegistryDown, ConfigError, UnicodeDecodeError) as error:
+            if not self.servers:
+                self._listed_at = -ENDPOINT_EVERY_S
+                raise RegistryDown(f"address server {endpoint}: {error}") from error
+
+    async def _listed(self, endpoint: Server) -> tuple[Server, ...]:
+        status, body = await self.request("endpoint", endpoint, "/serverlist")
+        servers = tuple(parse_server(line.strip()) for line in body.decode().splitlines() if line.strip())
+        if status != http.HTTPStatus.OK or not servers:
+            raise RegistryDown(f"status {status}, {len(servers)} servers")
+        return servers
 
     async def version(self, server: Server) -> str:
         """The version that a server tells, such as ``2.3.2``; ``""`` when it tells none."""

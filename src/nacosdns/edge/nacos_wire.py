@@ -259,7 +259,6 @@ class Connection:
 
     def __init__(self, server: Server, channel: grpc.aio.Channel, requests: Counter[str]) -> None:
         self.server = server
-        self.since = time.time()
         self.version = ""
         self.negotiates = False
         self.heard_at = time.monotonic()

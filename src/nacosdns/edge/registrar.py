@@ -181,7 +181,8 @@ class Registrar:
                 wait_s = _AGAIN_S
                 if self._needs_more_seats(error):
                     self._spread(group)
-                elif self._ends(error):
+                    continue
+                if self._ends(error):
                     return error
                 self._access.quiet.warning("register.failed", namespace=self._service.namespace, reason=str(error))
             with suppress(TimeoutError):
@@ -224,7 +225,7 @@ class Registrar:
         self._seats[0].indices = (first,)
         for index in others:
             self._sit(group, (index,))
-        self._changed.set()
+        self._access.log.info("register.no_batches", service=str(self._service), clients=len(self._seats))
 
     async def _read_back(self) -> float:
         """Asks Nacos, when that is due, whether it has what it was told; how long until the next time.

@@ -295,11 +295,12 @@ class SqliteStore:
 
     def _write(self, jobs: list[_Job]) -> None:
         try:
-            connection = self._open()
-            with connection:
-                for job in jobs:
-                    job.run(connection)
-            self.writes += len(jobs)
+            if not self.read_only:
+                connection = self._open()
+                with connection:
+                    for job in jobs:
+                        job.run(connection)
+                self.writes += len(jobs)
         except (sqlite3.Error, OSError) as error:
             self.failures += 1
             self._lost = True

@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
 
     def _take(self) -> None:
         """Hands over whole messages, as long as not too many wait for an answer."""
-        while len(self._buffer) >= 2 and self.waiting < PIPELINE_MAX and not self._closing:
+        while len(self._buffer) >= 2 and self.waiting < PIPELINE_MAX and not self._paused and not self._closing:
             size = int.from_bytes(self._buffer[:2], "big")
             if size < MESSAGE_BYTES_MIN:
                 self.close()
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._adjust_reading()
+        self._take()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc

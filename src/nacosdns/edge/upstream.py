@@ -142,8 +142,9 @@ class UpstreamSockets:
     # UDP
 
     def _send_over_udp(self, address: str, packet: bytes, token: int) -> None:
-        chosen = self._choose(address)
-        number = self._rng.getrandbits(16)
+        drawn = self._rng.getrandbits(32)
+        chosen = self._choose(address, drawn >> 16)
+        number = drawn & 0xFFFF
         while number in chosen.flights:
             number = self._rng.getrandbits(16)
         try:
@@ -155,9 +156,9 @@ class UpstreamSockets:
         chosen.flights[number] = token
         self._flights[token] = (chosen, number)
 
-    def _choose(self, address: str) -> _Socket:
-        """One of the resolver's sockets, drawn; made or replaced when it is worn out."""
-        slot = (address, self._rng.randrange(self._limits.slots))
+    def _choose(self, address: str, drawn: int) -> _Socket:
+        """One of the resolver's sockets, by the number drawn; made or replaced when it is worn out."""
+        slot = (address, drawn % self._limits.slots)
         chosen = self._slots.get(slot)
         if chosen is not None and self._is_worn(chosen):
             del self._slots[slot]

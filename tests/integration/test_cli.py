@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes.loop import on_a_loop
+from fakes.nacos_server import FakeNacos
+from fakes.running import until
+from nacosdns import cli, report
+from nacosdns.errors import ConfigError
+
+STATIC = """
+[nacos]
+servers = []
+[[static]]
+name = "orders"
+instances = [{ ip = "10.0.0.1", port = 80, weight = 1.0 }, { ip = "10.0.0.2", port = 81, weight = 3.0 }]
+"""
+
+
+def nacosdns(*words: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nacosdns.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The whole program with static services and no Nacos; asked by ``whole(*words)``."""
+    from fakes.running import Bridge  # noqa: PLC0415  # the fixture `bridge` is made anew for each test
+
+    running = Bridge(tmp_path_factory.mktemp("whole"), text=STATIC, modules={}).up()
+    until(lambda: "sockets=[0]" in "".join(running.said("front.reads")))
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        return nacosdns(*words, "-c", str(running.file))
+
+    until(lambda: ask("ask", "orders.nacos").returncode == 0, 20.0, "the first answer")
+    yield ask
+    running.close()
+
+
+def test_ask_shows_the_answer_the_service_and_its_instances(whole):
+    done = whole("ask", "orders.nacos")
+
+    assert done.returncode == 0
+    assert "orders.nacos. A: NOERROR, from static" in done.stdout
+    assert re.search(r"10\.0\.0\.2 +81 +3 +yes +yes +DEFAULT", done.stdout)
+    assert "service public/DEFAULT_GROUP/orders" in done.stdout
+
+
+def test_ask_gives_the_same_as_json(whole):
+    answer = json.loads(whole("ask", "orders.nacos", "SRV", "--json").stdout)
+
+    assert answer["rcode"] == "NOERROR"
+    assert sorted(record["data"].split()[1] for record in answer["answers"]) == ["1", "3"]
+    assert [instance["port"] for instance in answer["service"]["instances"]] == [80, 81]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("nothere.nacos", "A"), ("orders.nacos", "AAAA")])
+def test_an_answer_without_a_record_is_exit_1_and_says_why(whole, name, kind):
+    done = whole("ask", name, kind)
+
+    assert done.returncode == 1
+    assert "SOA" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("ask", "a..nacos"), ("ask", "orders.nacos", "NOTYPE")])
+def test_a_question_that_is_none_is_one_line(whole, words):
+    done = whole(*words)
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_services_and_status_are_tables_for_people_and_data_for_programs(whole):
+    services = whole("services")
+    status = whole("status")
+
+    assert re.search(r"^orders +DEFAULT_GROUP +public +2 +2 +none +static", services.stdout, re.MULTILINE)
+    assert json.loads(whole("services", "--json").stdout)[0]["service"] == "orders"
+    assert status.returncode == 0
+    assert len(re.findall(r"^(?:keeper|web|front) +\d+ +\d+ +ready", status.stdout, re.MULTILINE)) == 4
+    assert json.loads(whole("status", "--json").stdout)["supervisor"]["covered"] == []
+
+
+def test_the_cache_is_listed_and_flushed(whole):
+    listed = whole("cache", "list", "--json")
+    flushed = whole("cache", "flush", "orders.nacos", "--json")
+
+    assert json.loads(listed.stdout) == []
+    assert flushed.returncode == 0
+    assert json.loads(flushed.stdout)["keeper"]["name"] == "orders.nacos"
+
+
+def test_accepting_nothing_is_a_no(whole):
+    done = whole("cache", "accept")
+
+    assert done.returncode == 1
+    assert "nothing to accept" in done.stderr
+
+
+# Without a running bridge
+
+
+def test_a_bridge_that_does_not_run_is_exit_1_and_says_so(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text(f'[cache]\ndir = "{tmp_path}"')
+    done = nacosdns("status", "-c", str(file), "--json")
+
+    assert done.returncode == 1
+    assert "is not running" in done.stderr
+    assert "is not running" in json.loads(done.stdout)["error"]
+
+
+def test_check_praises_a_good_configuration_and_shows_what_it_means(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text('[[zone]]\nname = "corp."\nnamespace = "p"\n[namespaces]\np = "33ea"\n')
+    done = nacosdns("check", "-c", str(file))
+    as_json = json.loads(nacosdns("check", "-c", str(file), "--json").stdout)
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("good\n")
+    assert as_json["namespaces"] == ["33ea"]
+
+
+def test_check_names_file_line_key_and_remedy_of_a_fault(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text("[server]\n\nlissten = 3\n")
+    done = nacosdns("check", "-c", str(file), "--json")
+
+    assert done.returncode == 2
+    assert done.stderr == f'nacosdns: {file}:3: server.lissten: is not a known key; did you mean "listen"?\n'
+    fault = json.loads(done.stdout)
+    assert (fault["line"], fault["key"], fault["remedy"]) == (3, "server.lissten", 'did you mean "listen"?')
+
+
+def test_check_reads_the_password_and_the_static_file_too(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text('[nacos]\nusername = "n"\npassword_file = "/nonexistent"\n')
+    assert nacosdns("check", "-c", str(file)).returncode == 2
+
+    static = tmp_path / "static.toml"
+    static.write_text('[[static]]\nnam = "a"\n')
+    file.write_text(f'static_file = "{static}"\n')
+    done = nacosdns("check", "-c", str(file))
+
+    assert done.returncode == 2
+    assert f"{static}:2: static.nam" in done.stderr
+
+
+def test_plugins_lists_every_balancer_with_its_package():
+    rows = {row["balancer"]: row for row in json.loads(nacosdns("plugins", "--json").stdout)}
+
+    assert {"weighted", "random", "round_robin", "hash"} <= rows.keys()
+    assert rows["weighted"]["class"] == "nacosdns.core.balance:Weighted"
+
+
+def test_wrong_use_is_exit_2_with_the_usage():
+    done = nacosdns("dance")
+
+    assert done.returncode == 2
+    assert "usage: nacosdns" in done.stderr
+
+
+def test_run_refuses_a_wrong_configuration_in_one_line(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text("[server]\nfronts = 0\n")
+    done = nacosdns("run", "-c", str(file))
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"nacosdns: {file}:2: server.fronts: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+# register
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ((), "--ip"),
+        (("--ip", "10.0.0.1"), "--port"),
+        (("--ip", "10.0.0.1", "--port", "70000"), "--port"),
+        (("--ip", "db.example.com", "--port", "1"), "--ip"),
+        (("--ip", "10.0.0.1", "--ip", "10.0.0.2", "--port", "1", "--port", "2", "--port", "3"), "--port"),
+        (("--instance", "10.0.0.1"), "--instance"),
+        (("--instance", "10.0.0.1:1@heavy"), "--instance"),
+        (("--instance", "10.0.0.1:1", "--meta", "zone"), "--meta"),
+        (("--instance", "10.0.0.1:1", "--probe", "icmp"), "--probe"),
+        (("--instance", "10.0.0.1:1", "--probe", "http:health"), "--probe"),
+    ],
+)
+def test_register_names_the_option_that_is_wrong(words, key):
+    from nacosdns import registering  # noqa: PLC0415  # brings the SDK along, which warns at its import
+    from nacosdns.config import Config  # noqa: PLC0415
+
+    arguments = cli.parser().parse_args(["register", "db", *words])
+    with pytest.raises(ConfigError) as caught:
+        registering.wish(arguments, Config())
+
+    assert caught.value.key == key
+    assert caught.value.remedy
+
+
+def test_register_takes_instances_in_every_spelling():
+    from nacosdns import registering  # noqa: PLC0415
+    from nacosdns.config import Config  # noqa: PLC0415
+
+    words = "register db --ip 10.0.0.1 --ip 10.0.0.2 --port 80 --instance [2001:db8::1]:81@2.5 --meta b=2 --meta a=1"
+    arguments = cli.parser().parse_args([*words.split(), "--namespace", "prod", "--group", "pay", "--weight", "4"])
+    config = Config(namespaces={"prod": "33ea"}, groups={"pay": "com.example.PAY"})
+    wish = registering.wish(arguments, config)
+
+    assert str(wish.service) == "33ea/com.example.PAY/db"
+    assert [(i.address, i.port, i.weight) for i in wish.instances] == [
+        ("2001:db8::1", 81, 2.5),
+        ("10.0.0.1", 80, 4.0),
+        ("10.0.0.2", 80, 4.0),
+    ]
+    assert wish.instances[0].metadata == (("a", "1"), ("b", "2"))
+
+
+@on_a_loop
+async def test_register_holds_its_instances_until_told_to_stop(tmp_path):
+    async with FakeNacos().running() as nacos:
+        file = Path(tmp_path, "x.toml")
+        file.write_text(f'[nacos]\nservers = ["{nacos.address}"]\n')
+        words = ["register", "db", "--instance", "10.0.0.1:3306", "--instance", "10.0.0.2:3306", "-c", str(file)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "nacosdns.cli", *words, stderr=asyncio.subprocess.DEVNULL
+        )
+        key = ("public", "DEFAULT_GROUP", "db")
+        async with asyncio.timeout(20):
+            while len(nacos.hosts(key)) < 2:
+                await asyncio.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        code = await asyncio.wait_for(process.wait(), 10)
+
+        assert code == 0
+        assert nacos.hosts(key) == []
+
+
+# Text for people
+
+
+def test_a_table_stands_in_columns():
+    rows = [
+        {"name": "a", "size": 5, "ok": True},
+        {"name": "long", "size": 1000, "ok": False},
+        {"name": None, "size": 1.5},
+    ]
+
+    assert report.table(rows, [("name", "name"), ("size", "bytes"), ("ok", "ok")]) == [
+        "NAME  BYTES  OK",
+        "a         5  yes",
+        "long   1000  no",
+        "-       1.5  -",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "-"), (0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (400000, "5 d")],
+)
+def test_durations_have_one_unit(seconds, words):
+    assert report.duration(seconds) == words

@@ -1,0 +1,234 @@
+"""The disk: what is written is read again, whatever happens to file, directory or rows (S40)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import structlog
+
+from nacosdns.core.frames import External, decode_snapshot, known
+from nacosdns.core.model import Instance, ServiceKey, Snapshot
+from nacosdns.edge.store import FILE, SqliteStore, read
+from nacosdns.errors import StoreDamaged, StoreError
+
+LOG = structlog.get_logger()
+
+
+def snapshot(number: int) -> Snapshot:
+    key = ServiceKey("public", "DEFAULT_GROUP", f"s{number}")
+    return Snapshot(key, (Instance(f"10.0.{number // 250}.{number % 250}", 80),), confirmed_at=5.0)
+
+
+def external(number: int) -> External:
+    return External(b"\x01%d\x00\x00\x01\x00\x01" % (number % 10), number // 10, b"reply", float(number), 60)
+
+
+async def write(directory: Path, count: int = 20, entries: int = 100) -> SqliteStore:
+    store = SqliteStore(str(directory), external_entries=entries, log=LOG)
+    await store.load()
+    store.put_services((known(snapshot(number)), 7.0) for number in range(count))
+    store.put_externals(external(number) for number in range(count))
+    await store.flush()
+    return store
+
+
+async def fill(directory: Path, count: int = 20) -> None:
+    await (await write(directory, count)).close()
+
+
+def services(directory: Path) -> set[str]:
+    return {row.known.key.service for row in read(str(directory)).services}
+
+
+def test_what_is_written_is_read_with_its_times(tmp_path: Path) -> None:
+    asyncio.run(fill(tmp_path, 3))
+    contents = read(str(tmp_path))
+
+    assert sorted(map(repr, (decode_snapshot(row.known.body) for row in contents.services))) == [repr(snapshot(n)) for n in range(3)]
+    assert {row.asked_at for row in contents.services} == {7.0}
+    assert contents.externals == tuple(external(n) for n in range(3))
+
+
+def test_removed_rows_are_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = await write(tmp_path, 3)
+        store.remove_services([snapshot(1).key])
+        store.remove_externals([external(2).question])
+        await store.close()
+
+    asyncio.run(work())
+
+    assert services(tmp_path) == {"s0", "s2"}
+    assert len(read(str(tmp_path)).externals) == 2
+
+
+def test_outside_answers_are_bounded_and_the_oldest_go(tmp_path: Path) -> None:
+    async def work() -> None:
+        await (await write(tmp_path, 20, entries=5)).close()
+
+    asyncio.run(work())
+
+    assert [item.stored_at for item in read(str(tmp_path)).externals] == [15.0, 16.0, 17.0, 18.0, 19.0]
+
+
+def test_a_bad_row_is_skipped_and_counted_and_the_others_are_served(tmp_path: Path) -> None:
+    asyncio.run(fill(tmp_path, 5))
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("UPDATE services SET body = x'00ff' WHERE service = 's1'")
+        connection.execute("UPDATE services SET crc = 1 WHERE service = 's2'")
+        connection.execute("UPDATE services SET body = NULL WHERE service = 's3'")
+    connection.close()
+    contents = read(str(tmp_path))
+
+    assert {row.known.key.service for row in contents.services} == {"s0", "s4"}
+    assert contents.damaged == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 1000, b"SQLite format 3\0" + bytes(4096), os.urandom(8192)])
+def test_a_file_that_is_no_database_is_set_aside_and_a_new_one_begun(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    asyncio.run(fill(tmp_path, 2))
+
+    assert services(tmp_path) == {"s0", "s1"}
+    assert bool(list(tmp_path.glob(f"{FILE}.damaged-*"))) == bool(content)
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_a_file_cut_or_damaged_anywhere_never_stops_the_start(tmp_path: Path, part: int) -> None:
+    asyncio.run(fill(tmp_path, 200))
+    path = tmp_path / FILE
+    content = path.read_bytes()
+    at = len(content) * part // 8
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / FILE).write_bytes(content[:at] + os.urandom(2048) + content[at + 2048 :])
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / FILE).write_bytes(content[: at + 100])
+    for directory in (damaged, cut):
+        asyncio.run(fill(directory, 3))
+
+        assert services(directory) >= {"s0", "s1", "s2"}
+
+
+def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
+    asyncio.run(fill(tmp_path, 2))
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = (tmp_path / FILE).read_bytes()
+    asyncio.run(fill(tmp_path, 5))
+
+    assert (tmp_path / FILE).read_bytes() == before
+    with pytest.raises(StoreError, match="schema 99, newer than ours"):
+        read(str(tmp_path))
+
+
+def test_a_missing_directory_costs_nothing_but_the_disk(tmp_path: Path) -> None:
+    async def work() -> SqliteStore:
+        store = await write(tmp_path / "nowhere", 2)
+        await store.close()
+        return store
+
+    store = asyncio.run(work())
+
+    assert store.failures > 0
+    assert store.take_lost()
+    assert read(str(tmp_path / "nowhere")).services == ()
+
+
+def test_a_full_disk_is_survived_and_what_was_lost_is_said(tmp_path: Path) -> None:
+    """On a tmpfs of 64 kB of its own; needs root, as the suite in CI has."""
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True)
+    try:
+        async def work() -> tuple[int, bool, bool]:
+            store = await write(small, 2000)
+            failures, lost = store.failures, store.take_lost()
+            for path in small.glob("filler*"):
+                path.unlink()
+            subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=True)
+            store.put_services((known(snapshot(number)), 7.0) for number in range(50))
+            await store.flush()
+            again = store.take_lost()
+            await store.close()
+            return failures, lost, again
+
+        failures, lost, again = asyncio.run(work())
+
+        assert failures > 0
+        assert lost
+        assert not again
+        assert len(services(small)) == 50
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_database_deleted_while_it_is_open_is_made_anew(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = await write(tmp_path, 2)
+        for path in tmp_path.glob(f"{FILE}*"):
+            path.unlink()
+        store.put_services([(known(snapshot(9)), 7.0)])
+        await store.flush()
+        await store.close()
+
+    asyncio.run(work())
+
+    assert services(tmp_path) == {"s9"}
+
+
+WRITER = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[2])
+from integration.test_store import write, known, snapshot
+from pathlib import Path
+async def work():
+    store = await write(Path(sys.argv[1]), 50)
+    print("ready", flush=True)
+    while True:
+        store.put_services((known(snapshot(n)), 7.0) for n in range(50))
+        await store.flush()
+asyncio.run(work())
+"""
+
+
+def test_killed_in_mid_write_everything_written_before_is_read(tmp_path: Path) -> None:
+    for _ in range(5):
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), str(Path(__file__).parents[1])], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.05)
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+
+        assert len(services(tmp_path)) == 50
+        assert read(str(tmp_path)).damaged == 0
+
+
+def test_a_copy_of_a_directory_is_read_on_another_host(tmp_path: Path) -> None:
+    asyncio.run(fill(tmp_path / "" , 3))
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy(tmp_path / FILE, copy / FILE)
+
+    assert services(copy) == {"s0", "s1", "s2"}
+
+
+def test_garbage_is_named_damaged(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"x" * 5000)
+
+    with pytest.raises(StoreDamaged, match="not a database"):
+        read(str(tmp_path))

@@ -1,0 +1,508 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fakes.running import FAKES, exchange, free_port, packet, until
+from nacosdns.edge import admin
+from nacosdns.edge.cover import servfail
+from nacosdns.errors import ControlError
+
+SERVFAIL = 2
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="changes users or network namespaces, which only root may")
+
+
+def rcode(reply: bytes) -> int:
+    return reply[3] & 0x0F
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def control(running, verb: str, **arguments: object) -> object:
+    return admin.call(running.directory / "control.sock", verb, arguments)
+
+
+# Answering
+
+
+def test_one_front_answers_and_one_stands_by(bridge):
+    running = bridge().up()
+
+    assert {running.pid_of_reader() for _ in range(5)} == {running.pid_of_reader()}
+    assert len(running.said("child.ready", "child=front")) == 2
+
+
+def test_two_active_fronts_share_the_clients(bridge):
+    running = bridge(text="fronts = 2").up(5)
+    until(lambda: len(running.said("front.reads")) >= 2)
+
+    assert len({running.pid_of_reader() for _ in range(60)}) == 2
+
+
+def test_a_front_killed_under_load_loses_nothing_that_was_queued(bridge):
+    running = bridge().up()
+    victim = running.pid_of_reader()
+    covered = len(running.said("front.covered"))
+    lost, sent = [], 0
+    killer = threading.Timer(0.3, os.kill, (victim, signal.SIGKILL))
+    killer.start()
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        try:
+            reply = exchange(packet("who.nacos", sent % 60000), running.port, seconds=2.0)
+            assert rcode(reply) == 0
+        except TimeoutError:
+            lost.append(sent)
+        sent += 1
+    killer.join()
+
+    assert len(lost) <= 1
+    assert sent > 100
+    assert running.pid_of_reader() != victim
+    assert len(running.said("front.covered")) == covered
+
+
+def test_the_dead_fronts_place_is_taken_by_a_new_standby(bridge):
+    running = bridge().up()
+    with pytest.raises(TimeoutError):
+        exchange(packet("crash.nacos"), running.port, seconds=0.3)
+    running.wait_for("child.exited", "status=3")
+    running.wait_for("child.ready", "child=front", times=3)
+
+    assert rcode(exchange(packet("who.nacos"), running.port)) == 0
+    assert len(running.children()) == 4
+
+
+def test_a_hanging_front_is_killed_and_its_queue_is_answered_by_the_standby(bridge):
+    running = bridge().up()
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        exchange(packet("hang.nacos"), running.port, seconds=0.1)
+    reply = exchange(packet("who.nacos"), running.port)
+
+    assert rcode(reply) == 0
+    assert time.monotonic() - began < 3.0
+    assert running.said("child.killed", "reason=hangs")
+
+
+def test_without_any_front_the_supervisor_answers_servfail_at_once(bridge):
+    running = bridge(modules=FAKES | {"front": "fakes.front_crashing"})
+    running.wait_for("front.covered", "sockets=[0]")
+    query = packet("OrDers.nacos", 0xBEEF)
+    reply = exchange(query, running.port, seconds=0.5)
+
+    assert reply == query[:2] + b"\x81\x82" + query[4:]
+    with socket.create_connection(("127.0.0.1", running.port), 2.0) as connection:
+        assert connection.recv(10) == b""
+
+
+def test_a_front_that_cannot_start_is_tried_again_ever_more_seldom(bridge):
+    running = bridge(modules=FAKES | {"front": "fakes.front_crashing"})
+    running.wait_for("child.exited", "slot=3", times=4)
+    began = time.monotonic()
+    running.wait_for("child.exited", "slot=3", times=5)
+
+    assert time.monotonic() - began > 0.3
+    assert running.process.poll() is None
+
+
+def test_a_covered_wildcard_answers_from_the_address_that_was_asked(bridge):
+    port = free_port()
+    listen = f'"0.0.0.0:{port}", "[::]:{port}"'
+    running = bridge(modules=FAKES | {"front": "fakes.front_crashing"}, port=port, listen=listen)
+    running.wait_for("front.covered")
+
+    for host in ("127.0.0.1", "127.0.0.2", "127.9.9.9", "::1"):
+        assert rcode(exchange(packet("a.nacos"), port, host, seconds=2.0)) == SERVFAIL
+
+
+@pytest.mark.parametrize(
+    ("query", "answered"),
+    [
+        (packet("a.nacos"), True),
+        (packet("a.nacos")[:11], False),
+        (b"", False),
+        (packet("a.nacos")[:2] + b"\x81" + packet("a.nacos")[3:], False),
+    ],
+)
+def test_the_covering_reply_is_never_given_to_replies_or_fragments(query, answered):
+    assert (servfail(query) is not None) == answered
+
+
+# Life and death
+
+
+def test_sigterm_drains_and_exits_0_and_gives_the_port_back(bridge):
+    running = bridge().up()
+    children = running.children()
+    began = time.monotonic()
+    running.signal(signal.SIGTERM)
+
+    assert running.wait() == 0
+    assert time.monotonic() - began < 3.0
+    assert running.said("fake.drained", "role=keeper")
+    assert not any(map(alive, children))
+    again = bridge(port=running.port)
+    again.wait_for("started")
+
+
+def test_sigterm_ends_within_3_s_when_children_hang(bridge):
+    running = bridge(modules=FAKES | {"keeper": "fakes.child_deaf", "web": "fakes.child_deaf"}).up()
+    children = running.children()
+    began = time.monotonic()
+    running.signal(signal.SIGTERM)
+
+    assert running.wait() == 0
+    assert time.monotonic() - began < 3.0
+    until(lambda: not any(map(alive, children)), 1.0, "the end of every child")
+
+
+def test_a_second_sigterm_ends_at_once(bridge):
+    running = bridge(modules=FAKES | {"keeper": "fakes.child_deaf", "web": "fakes.child_deaf"}).up()
+    running.signal(signal.SIGTERM)
+    running.wait_for("stopping")
+    began = time.monotonic()
+    running.signal(signal.SIGTERM)
+
+    assert running.wait() == 1
+    assert time.monotonic() - began < 0.7
+
+
+def test_children_die_with_a_killed_supervisor(bridge):
+    running = bridge().up()
+    children = running.children()
+    running.process.kill()
+
+    until(lambda: not any(map(alive, children)), 2.0, "the end of every child")
+    bridge(port=running.port).wait_for("started")
+
+
+def test_a_stopped_and_continued_supervisor_kills_nobody(bridge):
+    running = bridge().up()
+    group = [running.process.pid, *running.children()]
+    for pid in group:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.5)
+    for pid in group:
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(1.0)
+
+    assert running.said("child.killed") == []
+    assert rcode(exchange(packet("who.nacos"), running.port)) == 0
+
+
+def test_a_dead_keeper_is_started_again_and_dns_goes_on(bridge):
+    running = bridge().up()
+    pid = control(running, "services")["pid"]
+    os.kill(pid, signal.SIGKILL)
+
+    assert rcode(exchange(packet("who.nacos"), running.port)) == 0
+    running.wait_for("child.ready", "child=keeper", times=2)
+    assert control(running, "services")["pid"] != pid
+
+
+# Starting
+
+
+def test_a_taken_port_is_one_line_that_names_the_holder_and_exit_2(bridge):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
+        holder.bind(("127.0.0.1", 0))
+        running = bridge(port=holder.getsockname()[1])
+        code = running.wait()
+
+    assert code == 2
+    assert len(running.lines) == 1
+    assert f"127.0.0.1:{running.port} (udp) is taken by" in running.lines[0]
+    assert f"(pid {os.getpid()})" in running.lines[0]
+
+
+def test_a_second_bridge_on_the_same_port_does_not_share_it(bridge):
+    first = bridge().up()
+    second = bridge(port=first.port)
+
+    assert second.wait() == 2
+    assert "is taken by" in second.lines[-1]
+    assert rcode(exchange(packet("who.nacos"), first.port)) == 0
+
+
+def test_a_second_bridge_on_the_same_directory_is_refused(bridge):
+    first = bridge().up()
+    second = bridge(directory=first.directory)
+
+    assert second.wait() == 2
+    assert "another nacosdns is running" in second.lines[-1]
+
+
+def test_a_taken_web_port_is_found_at_the_start(bridge):
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        running = bridge(web_port=holder.getsockname()[1])
+        code = running.wait()
+
+    assert code == 2
+    assert "set web.listen to another address" in running.lines[-1]
+
+
+def test_an_unknown_user_says_how_to_make_it(bridge):
+    running = bridge(text='user = "no-such-user"')
+
+    if os.geteuid() == 0:
+        assert running.wait() == 2
+        assert "useradd --system" in running.lines[-1]
+    else:
+        running.up()
+
+
+@ROOT_ONLY
+def test_children_run_as_the_configured_user_and_own_the_state(bridge, tmp_path):
+    python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
+    reachable = python and subprocess.run([python, "-c", ""], user=65534, check=False).returncode == 0
+    if not reachable:
+        pytest.skip("no Python of this version that the user nobody may run")
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:
+        if parent != Path("/") and parent.stat().st_uid == os.geteuid():
+            parent.chmod(parent.stat().st_mode | 0o055)
+    running = bridge(text='user = "nobody"', python=python).up()
+    facts = control(running, "services")
+    link = (running.directory / "link.sock").stat()
+
+    assert facts["uid"] == 65534
+    assert running.directory.stat().st_uid == 65534
+    assert (link.st_uid, stat.S_IMODE(link.st_mode)) == (65534, 0o600)
+    assert stat.S_IMODE((running.directory / "control.sock").stat().st_mode) == 0o660
+
+
+@ROOT_ONLY
+def test_no_right_to_bind_says_what_to_do(tmp_path):
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) < 54:
+        pytest.skip("on this host anybody may bind port 53")
+    script = (
+        "import os\nfrom nacosdns.edge.sockets import Listeners\nfrom nacosdns.errors import StartError\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try:\n Listeners().want(['127.0.0.1:53'], 1, [])\nexcept StartError as error:\n print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert "no right to bind 127.0.0.1:53" in done.stdout
+    assert "CAP_NET_BIND_SERVICE" in done.stdout
+
+
+# Secrets
+
+
+def test_the_password_goes_to_the_keeper_alone_and_is_in_no_argument_or_environment(bridge, tmp_path):
+    secret = tmp_path / "password"
+    secret.write_text("s3cret-1\n")
+    running = bridge(text=f'[nacos]\nusername = "n"\npassword_file = "{secret}"').up()
+    seen = [Path(f"/proc/{pid}/{part}").read_bytes() for pid in running.children() for part in ("cmdline", "environ")]
+
+    assert running.said("fake.password", "password=s3cret-1", "role=keeper")
+    assert not running.said("s3cret-1", "role=web")
+    assert not any(b"s3cret" in content for content in seen)
+
+
+def test_a_changed_password_file_reaches_the_keeper_without_a_signal(bridge, tmp_path):
+    secret = tmp_path / "password"
+    secret.write_text("s3cret-1\n")
+    running = bridge(text=f'[nacos]\nusername = "n"\npassword_file = "{secret}"').up()
+    secret.write_text("s3cret-2\n")
+
+    running.wait_for("fake.configured", "password=s3cret-2", "role=keeper")
+    assert not running.said("s3cret-2", "role=front")
+
+
+# Reload
+
+
+def test_sighup_hands_the_new_configuration_to_every_child(bridge):
+    running = bridge().up()
+    running.write("[policy]\nttl_s = 5")
+    running.signal(signal.SIGHUP)
+    running.wait_for("reloaded")
+
+    running.wait_for("fake.configured", times=4)
+    assert running.said("child.exited") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("[server", "not TOML"), ("[polcy]\nttl_s = 5", "did you mean"), ('[policy]\nttl_s = "5"', "Expected")],
+)
+def test_a_bad_configuration_is_refused_and_the_old_one_stays(bridge, text, reason):
+    running = bridge().up()
+    running.write(text)
+    running.signal(signal.SIGHUP)
+    running.wait_for("reload.refused", reason)
+
+    assert rcode(exchange(packet("who.nacos"), running.port)) == 0
+    assert running.said("fake.configured") == []
+    running.write("")
+    running.signal(signal.SIGHUP)
+    running.wait_for("reloaded")
+
+
+def test_a_new_address_is_answered_after_sighup_and_the_old_one_is_given_back_without_a_loss(bridge):
+    running = bridge().up()
+    old, new = running.port, free_port()
+    lost: list[int] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                exchange(packet("who.nacos"), new if running.said("reloaded") else old, seconds=2.0)
+            except TimeoutError:
+                lost.append(1)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    running.write("", listen=f'"127.0.0.1:{new}"')
+    running.signal(signal.SIGHUP)
+    running.wait_for("child.ready", "child=front", times=4, seconds=30.0)
+    stop.set()
+    client.join()
+
+    assert lost == []
+    until(lambda: is_free(old), what="the end of the old socket")
+
+
+def test_a_taken_new_address_is_refused_and_the_old_ones_go_on(bridge):
+    running = bridge().up()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
+        holder.bind(("127.0.0.1", 0))
+        running.write("", listen=f'"127.0.0.1:{running.port}", "127.0.0.1:{holder.getsockname()[1]}"')
+        running.signal(signal.SIGHUP)
+        running.wait_for("reload.refused", "is taken by")
+
+    assert rcode(exchange(packet("who.nacos"), running.port)) == 0
+
+
+def test_the_state_directory_cannot_change_while_running(bridge, tmp_path):
+    running = bridge().up()
+    running.file.write_text(running.file.read_text().replace(str(running.directory), str(tmp_path / "elsewhere")))
+    running.signal(signal.SIGHUP)
+
+    running.wait_for("reload.refused", "cache.dir cannot change")
+
+
+def test_fronts_and_web_come_and_go_by_sighup(bridge):
+    running = bridge().up()
+    running.write("fronts = 2")
+    running.file.write_text(running.file.read_text().replace(f'"127.0.0.1:{running.web_port}"', '""'))
+    running.signal(signal.SIGHUP)
+    running.wait_for("child.exited", "child=web")
+    until(lambda: len({running.pid_of_reader() for _ in range(20)}) == 2, 30.0, "the second front's work")
+
+    assert len(running.said("child.exited", "child=web")) == 1
+
+
+# Control
+
+
+def test_requests_reach_the_part_that_knows(bridge):
+    running = bridge().up()
+    fronts = {int(line.partition("pid=")[2].split()[0]) for line in running.said("child.ready", "child=front")}
+
+    assert control(running, "ask", name="orders.nacos", type="A")["pid"] == running.pid_of_reader()
+    assert control(running, "services")["pid"] not in fronts
+    assert control(running, "ask", name="x")["arguments"] == {"name": "x"}
+
+
+def test_a_part_that_says_no_or_nothing_is_an_error_within_its_deadline(bridge):
+    running = bridge().up()
+    began = time.monotonic()
+
+    with pytest.raises(ControlError, match="nothing is protected"):
+        control(running, "cache.accept")
+    with pytest.raises(ControlError, match="unknown request"):
+        control(running, "sing")
+    assert time.monotonic() - began < 1.0
+
+
+def test_status_names_every_child_and_a_dead_part(bridge):
+    running = bridge(modules=FAKES | {"keeper": "fakes.front_crashing"})
+    running.wait_for("child.ready", times=3)
+    running.wait_for("front.reads")
+    status = control(running, "status")
+
+    assert [child["role"] for child in status["supervisor"]["children"]] == ["keeper", "web", "front", "front"]
+    assert "the keeper is" in status["keeper"]["error"]
+    assert set(status["fronts"]) == {"3", "4"}
+    with pytest.raises(ControlError, match="the keeper is"):
+        control(running, "services")
+
+
+def test_nonsense_on_the_control_socket_costs_one_connection(bridge):
+    running = bridge().up()
+    for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", struct.pack("!I", 3) + b"abc", b""):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(5.0)
+            sock.connect(str(running.directory / "control.sock"))
+            sock.sendall(nonsense)
+            sock.shutdown(socket.SHUT_WR)
+            assert sock.recv(100) == b""
+
+    assert control(running, "services")
+
+
+# Addresses that come late
+
+
+@pytest.fixture
+def network():
+    """The name of a network namespace of our own."""
+    name = f"nacosdns-{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    yield name
+    subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+@ROOT_ONLY
+def test_an_interface_and_an_address_that_come_late_are_answered_without_a_restart(bridge, network):
+    def ip(words: str) -> None:
+        subprocess.run(["ip", "-n", network, *words.split()], check=True)
+
+    def dig(host: str) -> str:
+        command = ["ip", "netns", "exec", network, "dig", "+short", "+tries=1", "+time=1", "-p", "5353", f"@{host}"]
+        return subprocess.run([*command, "who.nacos"], capture_output=True, text=True, check=False).stdout
+
+    ip("link set lo up")
+    listen = '"127.0.0.1:5353", "10.9.9.9:5353", "late0:5353"'
+    running = bridge(listen=listen, before=("ip", "netns", "exec", network)).up()
+    missing = running.said("listen.address_missing", "10.9.9.9"), running.said("listen.interface_missing", "late0")
+    ip("link add late0 type bridge")
+    ip("link set late0 up")
+    ip("addr add 10.8.8.8/24 dev late0")
+    ip("addr add 10.9.9.9/32 dev lo")
+
+    assert all(missing)
+    running.wait_for("listen.address_appeared", "10.9.9.9")
+    until(lambda: "." in dig("10.9.9.9"), what="an answer of the late address")
+    until(lambda: "." in dig("10.8.8.8"), 30.0, "an answer of the late interface")
+    assert "." in dig("127.0.0.1")
+    assert not running.said("child.killed")

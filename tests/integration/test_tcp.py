@@ -1,0 +1,226 @@
+"""Clients by TCP: pipelining, answers out of order, slow and silent clients, too many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nacosdns.edge.tcp import PIPELINE_MAX, Connection, TcpDoor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+
+class Owner:
+    """Answers at once, unless ``hold`` is set: then questions are kept."""
+
+    def __init__(self) -> None:
+        self.hold = False
+        self.kept: list[tuple[bytes, Connection]] = []
+        self.addresses: set[bytes] = set()
+        self.closed = 0
+
+    def asked(self, packet: bytes, address: bytes, connection: Connection) -> None:
+        self.addresses.add(address)
+        if self.hold:
+            self.kept.append((packet, connection))
+        else:
+            connection.reply(packet[::-1])
+
+    def closed_for_room(self) -> None:
+        self.closed += 1
+
+
+def message(number: int) -> bytes:
+    body = number.to_bytes(2, "big") + bytes(12)
+    return len(body).to_bytes(2, "big") + body
+
+
+async def reply(reader: asyncio.StreamReader) -> bytes:
+    size = int.from_bytes(await asyncio.wait_for(reader.readexactly(2), 5), "big")
+    return await reader.readexactly(size)
+
+
+def run(work: Callable[[TcpDoor, Owner, int], Coroutine[None, None, None]], *, most: int = 100, idle_s: float = 5.0) -> None:
+    async def main() -> None:
+        owner = Owner()
+        door = TcpDoor(owner, connections_max=most, idle_s=idle_s)
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            sock.listen()
+            await door.listen(sock)
+            await work(door, owner, sock.getsockname()[1])
+            door.close()
+            await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+
+
+async def closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(1000), 5) == b""
+    except ConnectionError:
+        return True
+
+
+def test_pipelined_questions_are_all_answered_however_they_are_cut() -> None:
+    async def work(_: TcpDoor, owner: Owner, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        stream = b"".join(map(message, range(500)))
+        for at in range(0, len(stream), 7):
+            writer.write(stream[at : at + 7])
+        replies = [await reply(reader) for _ in range(500)]
+        writer.close()
+
+        assert replies == [message(n)[2:][::-1] for n in range(500)]
+        assert owner.addresses == {b"\x7f\0\0\1"}
+
+    run(work)
+
+
+def test_answers_may_leave_in_another_order() -> None:
+    async def work(_: TcpDoor, owner: Owner, port: int) -> None:
+        owner.hold = True
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(message(1) + message(2) + message(3))
+        while len(owner.kept) < 3:
+            await asyncio.sleep(0.005)
+        for packet, connection in reversed(owner.kept):
+            connection.reply(packet)
+        replies = [await reply(reader) for _ in range(3)]
+        writer.close()
+
+        assert [int.from_bytes(one[:2], "big") for one in replies] == [3, 2, 1]
+
+    run(work)
+
+
+def test_more_questions_than_may_wait_are_read_when_there_is_room() -> None:
+    async def work(door: TcpDoor, owner: Owner, port: int) -> None:
+        owner.hold = True
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"".join(map(message, range(PIPELINE_MAX + 50))))
+        await asyncio.sleep(0.1)
+        waiting = len(owner.kept)
+        for packet, connection in owner.kept[:60]:
+            connection.reply(packet)
+        await asyncio.sleep(0.1)
+        writer.close()
+
+        assert waiting == PIPELINE_MAX
+        assert len(owner.kept) == PIPELINE_MAX + 50
+        assert door.busy()
+        assert reader is not None
+
+    run(work)
+
+
+def test_a_silent_connection_is_closed_and_one_that_waits_for_us_is_not() -> None:
+    async def work(_: TcpDoor, owner: Owner, port: int) -> None:
+        silent, writer = await asyncio.open_connection("127.0.0.1", port)
+        owner.hold = True
+        waiting, second = await asyncio.open_connection("127.0.0.1", port)
+        second.write(message(1))
+
+        assert await closed(silent)
+
+        packet, connection = owner.kept[0]
+        connection.reply(packet)
+
+        assert await reply(waiting) == message(1)[2:]
+
+        writer.close()
+        second.close()
+
+    run(work, idle_s=0.2)
+
+
+def test_a_half_sent_question_does_not_keep_a_connection_for_ever() -> None:
+    async def work(_: TcpDoor, __: Owner, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(message(1)[:5])
+
+        assert await closed(reader)
+
+        writer.close()
+
+    run(work, idle_s=0.2)
+
+
+@pytest.mark.parametrize("size", [0, 1, 11])
+def test_a_length_below_a_header_closes_the_connection(size: int) -> None:
+    async def work(_: TcpDoor, owner: Owner, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(size.to_bytes(2, "big") + bytes(size))
+
+        assert await closed(reader)
+        assert owner.kept == []
+
+        writer.close()
+
+    run(work)
+
+
+def test_the_idlest_connection_goes_when_there_are_too_many() -> None:
+    async def work(door: TcpDoor, owner: Owner, port: int) -> None:
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        pairs[0][1].write(message(1))
+        await reply(pairs[0][0])
+        pairs.append(await asyncio.open_connection("127.0.0.1", port))
+
+        assert await closed(pairs[1][0])
+        assert len(door) == 3
+        assert owner.closed == 1
+
+        for _, writer in pairs:
+            writer.close()
+
+    run(work, most=3)
+
+
+def test_a_client_that_has_said_all_still_gets_its_answers() -> None:
+    async def work(_: TcpDoor, owner: Owner, port: int) -> None:
+        owner.hold = True
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(message(1) + message(2))
+        writer.write_eof()
+        while len(owner.kept) < 2:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        for packet, connection in owner.kept:
+            connection.reply(packet)
+
+        assert [await reply(reader), await reply(reader)] == [message(1)[2:], message(2)[2:]]
+        assert await closed(reader)
+
+        writer.close()
+
+    run(work)
+
+
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    async def work(_: TcpDoor, owner: Owner, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        asked = 0
+
+        def answer(packet: bytes, _: bytes, connection: Connection) -> None:
+            nonlocal asked
+            asked += 1
+            connection.reply(packet * 2000)
+
+        owner.asked = answer  # type: ignore[method-assign]
+        writer.write(b"".join(map(message, range(3000))))
+        await asyncio.sleep(0.3)
+        before = asked
+        await asyncio.sleep(0.2)
+
+        assert asked == before < 3000
+        assert reader is not None
+
+        writer.close()
+
+    run(work)
