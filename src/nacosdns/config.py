@@ -7,7 +7,6 @@ documentation; a value that can be determined is not asked for; what comes out o
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -21,16 +20,6 @@ from nacosdns.core.policy import Policies, fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-ALLOW_WORDS = {
-    "loopback": ("127.0.0.0/8", "::1/128"),
-    "private": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10"),
-    "all": ("0.0.0.0/0", "::/0"),
-    "link": (),
-}
-"""The words of server.allow and their networks; those of ``link`` are known only on the host."""
 
 PRIMARY_WINDOW_S = 5.0
 
@@ -404,17 +393,6 @@ def _instance(item: StaticInstance) -> model.Instance:
         cluster=item.cluster,
         metadata=tuple(sorted(item.metadata.items())),
     )
-
-
-def allowed_networks(config: Config) -> tuple[Network, ...]:
-    """The networks of server.allow; the word ``link`` adds none here (see ``allows_link``)."""
-    texts = [text for entry in config.server.allow for text in ALLOW_WORDS.get(entry, (entry,))]
-    return tuple(ipaddress.ip_network(text) for text in texts)
-
-
-def allows_link(config: Config) -> bool:
-    """Whether the interfaces' own subnets may ask too."""
-    return "link" in config.server.allow
 
 
 def host_port(text: str, default_port: int | None = None) -> tuple[str, int]:

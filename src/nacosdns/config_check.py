@@ -14,7 +14,8 @@ from collections import Counter
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple
 
-from nacosdns.config import ALLOW_WORDS, host_port, namespace_id, wire_name
+from nacosdns.config import host_port, namespace_id, wire_name
+from nacosdns.core import access
 from nacosdns.errors import WireError
 
 if TYPE_CHECKING:
@@ -67,11 +68,11 @@ def _server(config: Config) -> Iterator[Complaint]:
         if fault:
             yield Complaint(path, f'"{entry}": {fault}', 'write "ADDRESS:PORT", "[IPV6]:PORT" or "INTERFACE:PORT"')
     for entry in config.server.allow:
-        if entry not in ALLOW_WORDS and not _is_network(entry):
+        if entry not in access.WORDS and not _is_network(entry):
             yield Complaint(
                 ("server", "allow"),
                 f'"{entry}" is neither a network nor a word',
-                f'write a network such as "10.1.0.0/16" or one of {", ".join(sorted(ALLOW_WORDS))}',
+                f'write a network such as "10.1.0.0/16" or one of {", ".join(sorted(access.WORDS))}',
             )
 
 

@@ -84,10 +84,8 @@ class FrontProcess:
     # --- building
 
     def _make_pipeline(self, config: Config) -> Pipeline:
-        networks = [str(network) for network in configuration.allowed_networks(config)]
-        if configuration.allows_link(config):
-            networks += [str(address.network) for address in host.addresses()]
-        self._allowed = Access(networks)
+        link = [str(address.network) for address in host.addresses()]
+        self._allowed = Access(config.server.allow, link)
         return make_pipeline(
             config, self._book, self._balancers, self._rng, allowed=self._allowed, judges=not self._only_loopback(),
             nameserver=self._nameserver(), identity=host_identity(),

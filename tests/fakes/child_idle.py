@@ -32,6 +32,10 @@ class IdleChild:
             raise ControlError("nothing is protected")
         if verb == "cache.list":
             await asyncio.sleep(60)
+        if verb == "fault":
+            self.child.page.state = 1 // 0
+        if verb == "loop":
+            return {"loop": type(asyncio.get_running_loop()).__module__.partition(".")[0]}
         return {"verb": verb, "arguments": arguments, "pid": os.getpid(), "uid": os.geteuid()}
 
 

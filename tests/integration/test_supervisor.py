@@ -298,6 +298,17 @@ def test_children_run_as_the_configured_user_and_own_the_state(bridge, tmp_path)
 
 
 @ROOT_ONLY
+def test_a_python_that_the_user_cannot_run_is_one_line_and_exit_2(bridge, tmp_path):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir(mode=0o700)
+    (hidden / "python").symlink_to(sys.executable)
+    running = bridge(text='user = "nobody"', python=str(hidden / "python"))
+
+    assert running.wait() == 2
+    assert f"the user nobody cannot run {hidden / 'python'}" in running.lines[-1]
+
+
+@ROOT_ONLY
 def test_no_right_to_bind_says_what_to_do(tmp_path):
     if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) < 54:
         pytest.skip("on this host anybody may bind port 53")

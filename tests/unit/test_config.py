@@ -265,18 +265,6 @@ def test_answers_is_a_word_or_a_number(written_as, means):
     assert configuration.policy(section).answers == means
 
 
-def test_allow_words_become_networks_and_link_stays_a_question_for_the_host():
-    config = Config(server=configuration.Server(allow=("loopback", "link", "10.1.0.0/16")))
-
-    assert [str(network) for network in configuration.allowed_networks(config)] == [
-        "127.0.0.0/8",
-        "::1/128",
-        "10.1.0.0/16",
-    ]
-    assert configuration.allows_link(config)
-    assert not configuration.allows_link(Config(server=configuration.Server(allow=("all",))))
-
-
 def test_a_child_gets_the_same_configuration(tmp_path):
     config = load(
         written(tmp_path, '[policy."a*"]\nanswers = 2\n[[static]]\nname = "s"\ninstances = [{ ip = "::1" }]'), {}

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 JUDGED_MAX = 16_384
-_WORDS = {
+WORDS = {
     "loopback": ("127.0.0.0/8", "::1/128"),
     "private": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"),
     "all": ("0.0.0.0/0", "::/0"),
     "link": (),
 }
+"""The words of server.allow and their networks; those of ``link`` are known only on the host."""
 
 
 class Access:
@@ -26,7 +27,7 @@ class Access:
 
     def __init__(self, allow: Iterable[str], link: Iterable[str] = ()) -> None:
         words = tuple(allow)
-        texts = [text for word in words for text in _WORDS.get(word, (word,))]
+        texts = [text for word in words for text in WORDS.get(word, (word,))]
         if "link" in words:
             texts += link
         self._networks = tuple(ip_network(text, strict=False) for text in texts)

@@ -1,0 +1,157 @@
+"""The small rooms around the conductors: a front's backlog, questions that wait, who may ask, the catalogue."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from nacosdns.core.access import JUDGED_MAX, Access
+from nacosdns.core.catalogue import Catalogue
+from nacosdns.core.feed import EXTERNALS_MAX, Feed
+from nacosdns.core.frames import STATE_FRAME_BYTES, External, Externals, Known, LinkFrame, Reachable, Removed, Synced, Updates, known
+from nacosdns.core.held import Held
+from nacosdns.core.model import Instance, ServiceKey, Snapshot
+
+
+def key(number: int) -> ServiceKey:
+    return ServiceKey("public", "DEFAULT_GROUP", f"s{number}")
+
+
+def value(one: ServiceKey, revision: int = 1) -> Known:
+    return known(Snapshot(one, (Instance("10.0.0.1", 80, metadata=(("k", "v" * 200),)),), revision=revision))
+
+
+def drain(feed: Feed, revision: int = 1) -> list[LinkFrame]:
+    frames = []
+    while (frame := feed.take(lambda one: value(one, revision), revision)) is not None:
+        frames.append(frame)
+    return frames
+
+
+def test_a_service_that_changes_often_is_told_once_with_its_newest_value() -> None:
+    feed = Feed()
+    for _ in range(100):
+        feed.changed(key(1))
+
+    assert drain(feed, 9) == [Updates((value(key(1), 9),))]
+
+
+def test_a_full_state_comes_in_small_frames_and_ends_with_synced() -> None:
+    feed = Feed()
+    feed.full((key(n) for n in range(2000)), epoch=4)
+    frames = drain(feed)
+    updates = [frame for frame in frames if isinstance(frame, Updates)]
+
+    assert frames[-1] == Synced(4, 1)
+    assert sum(len(frame.items) for frame in updates) == 2000
+    assert all(sum(len(item.body) for item in frame.items) < STATE_FRAME_BYTES + 1000 for frame in updates)
+    assert len(updates) > 5
+
+
+def test_a_removal_is_told_before_a_later_value_of_the_same_service() -> None:
+    feed = Feed()
+    feed.changed(key(1))
+    feed.removed(key(1), "deleted")
+    feed.changed(key(1))
+
+    assert drain(feed) == [Removed(key(1), "deleted"), Updates((value(key(1)),))]
+
+
+def test_only_the_newest_reachability_is_told() -> None:
+    feed = Feed()
+    feed.reachable(Reachable("public", up=False))
+    feed.reachable(Reachable("public", up=True))
+
+    assert drain(feed) == [Reachable("public", up=True)]
+
+
+def test_outside_answers_are_a_ring_that_counts_what_it_loses() -> None:
+    feed = Feed()
+    feed.externals(External(str(n).encode(), 0, b"", 0.0, 1) for n in range(EXTERNALS_MAX + 5))
+    told = [item for frame in drain(feed) if isinstance(frame, Externals) for item in frame.items]
+
+    assert (len(told), feed.lost) == (EXTERNALS_MAX, 5)
+    assert told[-1].question == str(EXTERNALS_MAX + 4).encode()
+
+
+def test_everything_held_comes_out_once_by_landing_or_by_its_deadline() -> None:
+    held: Held[str] = Held()
+    first = held.add((key(1),), "a", now=0.0, patience_s=1.5)
+    second = held.add((key(1),), "b", now=1.0, patience_s=1.5)
+    held.add((key(2),), "c", now=1.0, patience_s=1.5)
+    flight = held.take((key(1),))
+    expired = held.expired(2.5)
+
+    assert (first, second) == (True, False)
+    assert flight is not None
+    assert flight.items == ["a", "b"]
+    assert [one.items for one in expired] == [["c"]]
+    assert len(held) == 0
+    assert held.take((key(1),)) is None
+
+
+def test_a_look_up_that_lands_and_is_made_again_keeps_its_own_deadline() -> None:
+    held: Held[str] = Held()
+    held.add((key(1),), "a", now=0.0, patience_s=1.5)
+    held.take((key(1),))
+    held.add((key(1),), "b", now=1.0, patience_s=1.5)
+
+    assert held.expired(1.6) == []
+    assert [flight.items for flight in held.expired(2.5)] == [["b"]]
+
+
+def test_what_may_wait_is_bounded() -> None:
+    held: Held[int] = Held(held_max=3)
+    for number in range(3):
+        held.add((key(number),), number, now=0.0, patience_s=1.0)
+
+    assert held.full
+
+
+@pytest.mark.parametrize(
+    ("allow", "address", "may"),
+    [
+        (("loopback",), "127.9.9.9", True),
+        (("loopback",), "10.0.0.1", False),
+        (("loopback",), "::1", True),
+        (("private",), "10.0.0.1", True),
+        (("private",), "198.51.100.7", False),
+        (("private",), "fd00::1", True),
+        (("198.51.100.0/24",), "198.51.100.7", True),
+        (("198.51.100.7",), "198.51.100.8", False),
+        (("all",), "203.0.113.1", True),
+        (("loopback",), "::ffff:127.0.0.1", True),
+        ((), "127.0.0.1", False),
+        (("link",), "192.0.2.9", True),
+    ],
+)
+def test_networks_decide_who_may_ask(allow: tuple[str, ...], address: str, may: bool) -> None:  # noqa: FBT001
+    """S85."""
+    raw = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    access = Access(allow, link=("192.0.2.0/24",))
+
+    assert access.allows(raw) is may
+    assert (raw in access.judged) is may
+
+
+def test_the_table_of_judged_addresses_is_bounded() -> None:
+    access = Access(("all",))
+    for number in range(JUDGED_MAX + 100):
+        access.allows(number.to_bytes(4, "big"))
+
+    assert len(access.judged) <= JUDGED_MAX
+
+
+def test_a_catalogue_knows_spellings_and_what_it_lacks_while_it_is_fresh() -> None:
+    catalogue = Catalogue()
+    catalogue.learn("public", "DEFAULT_GROUP", ("Order-Service", "b"), 100.0)
+    asked = ServiceKey("public", "DEFAULT_GROUP", "order-service")
+    other = ServiceKey("public", "DEFAULT_GROUP", "other")
+
+    assert catalogue.spell((asked,)) == (ServiceKey("public", "DEFAULT_GROUP", "Order-Service"),)
+    assert catalogue.spell((other,)) == (other,)
+    assert catalogue.lacks(other, 150.0)
+    assert not catalogue.lacks(asked, 150.0)
+    assert not catalogue.lacks(other, 300.0)
+    assert not catalogue.lacks(ServiceKey("public", "G2", "other"), 150.0)
