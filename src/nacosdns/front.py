@@ -17,7 +17,16 @@ from nacosdns.core import dnswire, metrics
 from nacosdns.core.dnsreply import answer_records
 from nacosdns.core.errands import Deliver, Failed, Hit, Pending, Release, Send
 from nacosdns.core.frames import (
-    STATE_FRAME_BYTES, Asked, Externals, Have, Hello, Known, LookedUp, Lookup, Names, Reachable, Removed, Synced, Updates,
+    STATE_FRAME_BYTES,
+    Externals,
+    Have,
+    LookedUp,
+    Lookup,
+    Names,
+    Reachable,
+    Removed,
+    Synced,
+    Updates,
 )
 from nacosdns.core.held import Held
 from nacosdns.core.model import Answer, Query, Rcode
@@ -25,7 +34,8 @@ from nacosdns.core.naming import fold_text
 from nacosdns.core.pipeline import Chase, Drop, Forward, Reply
 from nacosdns.core.pipeline import Lookup as NeedsLookup
 from nacosdns.errors import WireError
-from nacosdns.waiters import ChaseWaiter, TcpWaiter, UdpWaiter
+from nacosdns.teller import Teller
+from nacosdns.waiters import ChaseWaiter, TcpWaiter, UdpWaiter, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,22 +44,19 @@ if TYPE_CHECKING:
 
     from nacosdns.core.book import Book
     from nacosdns.core.forwarding import Forwarding
-    from nacosdns.core.frames import External, LinkFrame
+    from nacosdns.core.frames import (
+        Hello,
+        Known,
+        LinkFrame,
+    )
     from nacosdns.core.metrics import Counters
     from nacosdns.core.model import Record, ServiceKey
     from nacosdns.core.pipeline import Outcome, Pipeline
     from nacosdns.edge.tcp import Connection
     from nacosdns.edge.udp import Client, UdpDoor
     from nacosdns.ports import Clock, Link, Upstream
-    from nacosdns.waiters import Waiter
 
 CHASE_DEPTH_MAX = 4
-ASKED_S = 1.0
-ASKED_URGENT_S = 0.01
-PAGES_ASKED_S = 10.0
-LEARNED_S = 0.1
-KEYS_A_FRAME = 500
-RING_MAX = 2000
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -65,7 +72,13 @@ class Front:
     """Answers. Doors call ``slow`` and ``asked``; the link's client calls the LinkListener methods."""
 
     def __init__(
-        self, *, pipeline: Pipeline, book: Book, forwarding: Forwarding, clock: Clock, counters: Counters,
+        self,
+        *,
+        pipeline: Pipeline,
+        book: Book,
+        forwarding: Forwarding,
+        clock: Clock,
+        counters: Counters,
         log: FilteringBoundLogger,
     ) -> None:
         self._pipeline = pipeline
@@ -75,25 +88,21 @@ class Front:
         self._clock = clock
         self._count = counters
         self._log = log
-        self._link: Link | None = None
+        self.teller = Teller(book, counters, take_asked=self._take_asked, take_learned=forwarding.outside.learned)
         self._held: Held[Question] = Held()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._asked_timer: asyncio.TimerHandle | None = None
-        self._learned_timer: asyncio.TimerHandle | None = None
-        self._unsent: list[External] = []
         self._mentioned: set[ServiceKey] | None = None
-        self._pages_asked_at = 0.0
         self._complained_at = 0.0
         self.synced = False
 
     def __repr__(self) -> str:
-        return f"<Front {self._held!r} linked={self._link is not None} {self._book!r} {self._forwarding!r}>"
+        return f"<Front {self._held!r} linked={self.teller.link is not None} {self._book!r} {self._forwarding!r}>"
 
     @property
     def linked(self) -> bool:
         """Whether the keeper is there."""
-        return self._link is not None
+        return self.teller.link is not None
 
     def use_upstream(self, upstream: Upstream) -> None:
         """The edge that carries forwarded questions."""
@@ -132,7 +141,7 @@ class Front:
     def _take(self, packet: bytes, waiter: Waiter, *, client: bytes, over_tcp: bool) -> bytes | None:
         try:
             return self._parse(packet, waiter, client=client, over_tcp=over_tcp)
-        except Exception:  # a surprise must not take the others' answers with it
+        except Exception:  # noqa: BLE001  # a surprise must not take the others' answers with it
             return self._surprise(packet, waiter)
 
     def _parse(self, packet: bytes, waiter: Waiter, *, client: bytes, over_tcp: bool) -> bytes | None:
@@ -148,7 +157,8 @@ class Front:
         except WireError:
             return self._error(packet, Rcode.FORMERR, over_tcp=over_tcp)
         outcome = self._pipeline.decide(query, self._clock.now(), self._clock.wall())
-        self._note_asked()
+        if self._pipeline.asked:
+            self.teller.note(urgent=self._pipeline.urgent)
         if isinstance(outcome, Reply) and outcome.page is not None and not over_tcp and _may_be_prepared(query):
             self._book.admit(packet[2:], query, outcome.page)
         return self._act(query, outcome, waiter)
@@ -175,7 +185,8 @@ class Front:
     def ask(self, query: Query, waiter: Waiter) -> bytes | None:
         """Decides a parsed question and does it. The reply if it is there at once; else the waiter gets it."""
         outcome = self._pipeline.decide(query, self._clock.now(), self._clock.wall())
-        self._note_asked()
+        if self._pipeline.asked:
+            self.teller.note(urgent=self._pipeline.urgent)
         return self._act(query, outcome, waiter)
 
     def _act(self, query: Query, outcome: Outcome, waiter: Waiter) -> bytes | None:
@@ -229,8 +240,8 @@ class Front:
             return self._otherwise(query, need.otherwise, waiter)
         now = self._clock.now()
         question = Question(query, waiter, now, need.otherwise)
-        if self._held.add(need.keys, question, now=now, patience_s=need.patience_s) and self._link is not None:
-            self._link.send(Lookup(need.keys))
+        if self._held.add(need.keys, question, now=now, patience_s=need.patience_s) and self.teller.link is not None:
+            self.teller.link.send(Lookup(need.keys))
         self._arm(now)
         return None
 
@@ -248,7 +259,7 @@ class Front:
         for question in questions:
             try:
                 packet = self._answer_held(question, again=again)
-            except Exception:  # a surprise must not take the others' answers with it
+            except Exception:  # noqa: BLE001  # a surprise must not take the others' answers with it
                 packet = self._surprise(question_packet(question.query), question.waiter)
             if packet is not None:
                 question.waiter.give(packet)
@@ -290,8 +301,7 @@ class Front:
         """The upstream edge has a reply. False: not the answer, wait on."""
         accepted = self._forwarding.received(token, packet, self._clock.now(), self._clock.wall())
         self._work()
-        if self._learned_timer is None:
-            self._learned_timer = asyncio.get_running_loop().call_later(LEARNED_S, self._send_learned)
+        self.teller.learned()
         return accepted
 
     def failed(self, token: int, reason: str) -> None:
@@ -352,18 +362,15 @@ class Front:
 
     def joined(self, link: Link, peer: Hello) -> None:
         self._log.info("link.joined", role=peer.role, epoch=peer.epoch)
-        if self._link is None:
-            self._count[metrics.LINK_RECONNECTS.first] += 1
-        self._link = link
+        self._count[metrics.LINK_RECONNECTS.first] += 1
         self._mentioned = set()
         for keys in self._held:
             link.send(Lookup(keys))
-        self._report(self._book.page_keys())
-        self._send_learned()
+        self.teller.joined(link)
 
     def left(self, link: Link) -> None:
-        if self._link is link:
-            self._link = None
+        if self.teller.link is link:
+            self.teller.link = None
             self._mentioned = None
             self._count[metrics.LINK_DROPS.first] += 1
 
@@ -415,45 +422,11 @@ class Front:
         if items:
             link.send(Have(tuple(items)))
 
-    def _note_asked(self) -> None:
-        if self._asked_timer is None and self._pipeline.asked:
-            delay = ASKED_URGENT_S if self._pipeline.urgent else ASKED_S
-            self._asked_timer = asyncio.get_running_loop().call_later(delay, self._send_asked)
-
-    def _send_asked(self) -> None:
-        self._asked_timer = None
-        keys = dict(self._pipeline.asked)
+    def _take_asked(self) -> list[ServiceKey]:
+        keys = list(self._pipeline.asked)
         self._pipeline.asked.clear()
         self._pipeline.urgent = False
-        now = self._clock.now()
-        if now - self._pages_asked_at >= PAGES_ASKED_S:
-            self._pages_asked_at = now
-            keys.update(dict.fromkeys(self._book.asked_since()))
-        self._report(keys)
-
-    def report_used(self) -> None:
-        """Tells the keeper which prepared answers were used; called now and then."""
-        self._report(self._book.asked_since())
-
-    def _report(self, keys: Iterable[ServiceKey]) -> None:
-        if self._link is None:
-            return
-        listed = list(keys)
-        for start in range(0, len(listed), KEYS_A_FRAME):
-            self._link.send(Asked(tuple(listed[start : start + KEYS_A_FRAME])))
-
-    def _send_learned(self) -> None:
-        """External answers go to the keeper in batches; while it is away the newest are kept, the rest are counted."""
-        self._learned_timer = None
-        self._unsent += self._forwarding.outside.learned()
-        if self._link is None or self._link.congested:
-            lost = max(0, len(self._unsent) - RING_MAX)
-            self._count[metrics.EXTERNALS_UNSENT.first] += lost
-            del self._unsent[:lost]
-            return
-        while self._unsent:
-            self._link.send(Externals(tuple(self._unsent[:100])))
-            del self._unsent[:100]
+        return keys
 
     # --- ends
 
@@ -463,9 +436,9 @@ class Front:
 
     def close(self) -> None:
         """Cancels every timer."""
-        for timer in (self._timer, self._asked_timer, self._learned_timer):
-            if timer is not None:
-                timer.cancel()
+        self.teller.close()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def set_gauges(self) -> None:
         """What is counted now and then instead of at every change."""

@@ -44,7 +44,14 @@ def parse_question(name: str, qtype: str) -> Query:
         raise ControlError(f"{qtype!r} is not a record type: use {', '.join(RecordType.__members__)} or TYPE123")
     question = wire + kind.to_bytes(2, "big") + b"\x00\x01"
     return Query(
-        1, 0x0100, question, dnsname.fold(wire), dnsname.labels_of(wire), kind, edns=Edns(65535), over_tcp=True,
+        1,
+        0x0100,
+        question,
+        dnsname.fold(wire),
+        dnsname.labels_of(wire),
+        kind,
+        edns=Edns(65535),
+        over_tcp=True,
     )
 
 
@@ -94,16 +101,28 @@ class FrontControl:
         wall, now = self._clock.wall(), self._clock.now()
         key = snapshot.key
         return {
-            "namespace": key.namespace, "group": key.group, "service": key.service, "registry": key.registry,
-            "source": snapshot.source.value, "live": snapshot.live, "revision": snapshot.revision,
-            "protection": snapshot.protection.value, "unconfirmed": snapshot.unconfirmed, "demoted": snapshot.demoted,
+            "namespace": key.namespace,
+            "group": key.group,
+            "service": key.service,
+            "registry": key.registry,
+            "source": snapshot.source.value,
+            "live": snapshot.live,
+            "revision": snapshot.revision,
+            "protection": snapshot.protection.value,
+            "unconfirmed": snapshot.unconfirmed,
+            "demoted": snapshot.demoted,
             "protected_s": round(now - snapshot.protected_since, 1) if snapshot.protected_since else None,
             "confirmed_s": round(wall - snapshot.confirmed_at, 1) if snapshot.confirmed_at else None,
             "threshold_reached": snapshot.threshold_reached,
             "instances": [
                 {
-                    "address": i.address, "port": i.port, "weight": i.weight, "healthy": i.healthy, "enabled": i.enabled,
-                    "cluster": i.cluster, "demoted": at >= len(snapshot.instances) - snapshot.demoted,
+                    "address": i.address,
+                    "port": i.port,
+                    "weight": i.weight,
+                    "healthy": i.healthy,
+                    "enabled": i.enabled,
+                    "cluster": i.cluster,
+                    "demoted": at >= len(snapshot.instances) - snapshot.demoted,
                 }
                 for at, i in enumerate(snapshot.instances)
             ],
@@ -112,7 +131,10 @@ class FrontControl:
     def cached(self) -> list[dict[str, object]]:
         """`cache list`: what is kept of outside names."""
         items = islice(self._forwarding.outside.listing(self._clock.now()), LISTED_MAX)
-        return [{**msgspec.structs.asdict(item), "type": _type_text(item.type), "rcode": _rcode_text(item.rcode)} for item in items]
+        return [
+            {**msgspec.structs.asdict(item), "type": _type_text(item.type), "rcode": _rcode_text(item.rcode)}
+            for item in items
+        ]
 
     def flush(self, name: str) -> dict[str, object]:
         """`cache flush` of an outside name, or of ``*.SUFFIX``."""
@@ -127,14 +149,24 @@ class FrontControl:
         """What `status` shows of a front."""
         forward = self._forwarding.status(self._clock.now())
         return {
-            "services": len(self._book), "pages": self._book.page_count, "prepared": len(self._book.replies),
-            "linked": self._front.linked, "synced": self._front.synced,
+            "services": len(self._book),
+            "pages": self._book.page_count,
+            "prepared": len(self._book.replies),
+            "linked": self._front.linked,
+            "synced": self._front.synced,
             "upstreams": [
-                {"address": one.address, "health": one.health, "latency_ms": one.latency_ms, "last_error": one.last_error}
+                {
+                    "address": one.address,
+                    "health": one.health,
+                    "latency_ms": one.latency_ms,
+                    "last_error": one.last_error,
+                }
                 for one in forward.upstreams
             ],
             "upstreams_left_out": [{"address": address, "why": why} for address, why in forward.left_out],
-            "forward_problem": forward.problem, "externals": forward.entries, "waiting": forward.waiters,
+            "forward_problem": forward.problem,
+            "externals": forward.entries,
+            "waiting": forward.waiters,
         }
 
 
@@ -161,5 +193,8 @@ def _spelled(packet: bytes) -> dict[str, object]:
 def _spelled_record(record: dnslib.RR) -> dict[str, object]:
     owner = dnsname.name_to_wire(tuple(record.rname.label))
     return {
-        "name": dnsname.name_text(owner), "type": _type_text(record.rtype), "ttl_s": record.ttl, "data": str(record.rdata),
+        "name": dnsname.name_text(owner),
+        "type": _type_text(record.rtype),
+        "ttl_s": record.ttl,
+        "data": str(record.rdata),
     }

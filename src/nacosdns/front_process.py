@@ -26,7 +26,7 @@ from nacosdns.core.pipeline import Pipeline, Settings
 from nacosdns.core.resolvers import ours, parse_endpoint
 from nacosdns.edge import host, link, resolvconf, store
 from nacosdns.edge.tcp import TcpDoor
-from nacosdns.edge.udp import UdpDoor, make_door
+from nacosdns.edge.udp import make_door
 from nacosdns.edge.upstream import UpstreamSockets
 from nacosdns.edge.watch import PollingWatcher
 from nacosdns.errors import ControlError, StoreError, UpstreamError
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nacosdns.config import Config
     from nacosdns.core.balance import Balancer
     from nacosdns.core.frames import LinkFrame
+    from nacosdns.edge.udp import UdpDoor
     from nacosdns.ports import Link
 
 GAUGES_S = 1.0
@@ -87,8 +88,14 @@ class FrontProcess:
         link = [str(address.network) for address in host.addresses()]
         self._allowed = Access(config.server.allow, link)
         return make_pipeline(
-            config, self._book, self._balancers, self._rng, allowed=self._allowed, judges=not self._only_loopback(),
-            nameserver=self._nameserver(), identity=host_identity(),
+            config,
+            self._book,
+            self._balancers,
+            self._rng,
+            allowed=self._allowed,
+            judges=not self._only_loopback(),
+            nameserver=self._nameserver(),
+            identity=host_identity(),
         )
 
     def _addresses(self) -> list[str]:
@@ -186,10 +193,10 @@ class FrontProcess:
     async def drain(self, deadline_s: float) -> None:
         """Stops reading; who waits still gets an answer, within the deadline."""
         self.activate(())
-        self._front.report_used()
+        self._front.teller.report_used()
         loop = asyncio.get_running_loop()
         ends = loop.time() + deadline_s
-        while (self._front.busy() or self._tcp.busy()) and loop.time() < ends:
+        while (self._front.busy() or self._tcp.busy()) and loop.time() < ends:  # noqa: ASYNC110  # they share no event
             await asyncio.sleep(DRAIN_STEP_S)
         self._tcp.close()
         self._front.close()
@@ -235,7 +242,7 @@ class FrontProcess:
             self._front.set_gauges()
             beats += 1
             if beats % int(USED_S / GAUGES_S) == 0:
-                self._front.report_used()
+                self._front.teller.report_used()
             await asyncio.sleep(GAUGES_S)
 
     # --- control
@@ -258,8 +265,15 @@ class FrontProcess:
 
 
 def make_pipeline(  # what a pipeline is made of
-    config: Config, book: Book, balancers: Mapping[str, type[Balancer]], rng: random.Random, *,
-    allowed: Access, judges: bool, nameserver: str, identity: bytes,
+    config: Config,
+    book: Book,
+    balancers: Mapping[str, type[Balancer]],
+    rng: random.Random,
+    *,
+    allowed: Access,
+    judges: bool,
+    nameserver: str,
+    identity: bytes,
 ) -> Pipeline:
     """The pipeline of a configuration."""
     hosts = [configuration.host_port(server, 8848)[0] for server in config.nacos.servers if "://" not in server]
@@ -272,8 +286,14 @@ def make_pipeline(  # what a pipeline is made of
         identity=identity,
     )
     return Pipeline(
-        names=names, policies=configuration.policies(config), balancers=balancers, book=book, allowed=allowed,
-        judges=judges, rng=rng, settings=settings,
+        names=names,
+        policies=configuration.policies(config),
+        balancers=balancers,
+        book=book,
+        allowed=allowed,
+        judges=judges,
+        rng=rng,
+        settings=settings,
     )
 
 

@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nacosdns.core import metrics
 from nacosdns.core.catalogue import Catalogue
 from nacosdns.core.feed import Feed
-from nacosdns.core.frames import Asked, External, Externals, Have, Hello, Known, Lookup, LookedUp, Names, Reachable, known
-from nacosdns.core.frames import decode_snapshot
-from nacosdns.core.model import Instance, Protection, ServiceKey, ServiceView, Snapshot, Source
-from nacosdns.core.naming import folded_key
-from nacosdns.core.schedule import Action, Kind, Schedule
+from nacosdns.core.frames import (
+    Asked,
+    Externals,
+    Have,
+    LookedUp,
+    Lookup,
+    Names,
+    Reachable,
+    decode_snapshot,
+    known,
+)
+from nacosdns.core.model import Source
+from nacosdns.core.schedule import Kind, Schedule
 from nacosdns.core.services import Services
 from nacosdns.errors import ControlError, RegistryError
 
@@ -28,10 +34,16 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
-    from nacosdns.core.frames import LinkFrame
+    from nacosdns.core.frames import (
+        External,
+        Hello,
+        Known,
+        LinkFrame,
+    )
     from nacosdns.core.metrics import Counters
-    from nacosdns.core.naming import FoldedKey
+    from nacosdns.core.model import Instance, ServiceKey, ServiceView
     from nacosdns.core.policy import Policies
+    from nacosdns.core.schedule import Action
     from nacosdns.core.schedule import Settings as ScheduleSettings
     from nacosdns.core.services import Settings as ServicesSettings
     from nacosdns.ports import Clock, Link, Registry, Store
@@ -42,42 +54,41 @@ SAVE_S = 30.0
 TOMBSTONES_MAX = 10_000
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """What the keeper's gauges show."""
-
-    services: int
-    subscribed: int
-    connected: int
-    namespaces: int
-    protected: dict[Protection, int]
-    oldest_confirmation_s: float
-
-
 class Keeper:
     """Implements RegistryListener and LinkListener. ``epoch`` is new with every start."""
 
     def __init__(
-        self, *, policies: Policies, services: ServicesSettings, schedule: ScheduleSettings, registry: Registry | None,
-        store: Store, clock: Clock, rng: Random, log: FilteringBoundLogger, counters: Counters, epoch: int,
+        self,
+        *,
+        policies: Policies,
+        services: ServicesSettings,
+        schedule: ScheduleSettings,
+        registry: Registry | None,
+        store: Store,
+        clock: Clock,
+        rng: Random,
+        log: FilteringBoundLogger,
+        counters: Counters,
+        epoch: int,
     ) -> None:
         self._policies = policies
-        self._services = Services(services, lambda key: self._policies.resolve(key.service))
-        self._schedule = Schedule(schedule, rng)
-        self._namespaces = schedule.namespaces
+        self.services = Services(services, lambda key: self._policies.resolve(key.service))
+        self.schedule = Schedule(schedule, rng)
+        self.namespaces = schedule.namespaces
         self._catalogue = Catalogue()
-        self._registry = registry
-        self._store = store
-        self._clock = clock
+        self.registry = registry
+        self.store = store
+        self.clock = clock
         self._log = log
         self._count = counters
-        self._epoch = epoch
-        self._feeds: dict[Link, Feed] = {}
+        self.epoch = epoch
+        self.feeds: dict[Link, Feed] = {}
         self._waiting: dict[tuple[ServiceKey, ...], set[tuple[Link, tuple[ServiceKey, ...]]]] = {}
         self._early: list[tuple[Link, Lookup]] = []
         self._gone: dict[ServiceKey, str] = {}
         self._unsaved: dict[ServiceKey, None] = {}
         self._pushes: dict[ServiceKey, int] = {}
-        self._up: set[str] = set()
+        self.up: set[str] = set()
         self._down: set[str] = set()
         self._wake = asyncio.Event()
         self._started_at = clock.now()
@@ -85,19 +96,15 @@ class Keeper:
         self._tasks: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
-        return f"<Keeper epoch={self._epoch} {self._services!r} {self._schedule!r} fronts={len(self._feeds)}>"
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
+        return f"<Keeper epoch={self.epoch} {self.services!r} {self.schedule!r} fronts={len(self.feeds)}>"
 
     # --- life
 
     async def load(self) -> int:
         """Takes what the disk remembers. Returns how many services; external answers are the fronts' business."""
-        stored, _ = await self._store.load()
-        count = self._services.restore(decode_snapshot(row.known.body) for row in stored)
-        self._services.take_changes()
+        stored, _ = await self.store.load()
+        count = self.services.restore(decode_snapshot(row.known.body) for row in stored)
+        self.services.take_changes()
         self._log.info("keeper.loaded", services=count)
         return count
 
@@ -105,15 +112,15 @@ class Keeper:
         """Works until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            if self._registry is not None:
-                tasks.create_task(self._registry.run(self))
+            if self.registry is not None:
+                tasks.create_task(self.registry.run(self))
             tasks.create_task(self._pump())
 
     async def _pump(self) -> None:
         while True:
-            now = self._clock.now()
+            now = self.clock.now()
             self._turn(now)
-            due = min(self._schedule.next_due(now), self._services.next_due() or now + SAVE_S, self._saved_at + SAVE_S)
+            due = min(self.schedule.next_due(now), self.services.next_due() or now + SAVE_S, self._saved_at + SAVE_S)
             if self._early:
                 due = min(due, self._started_at + START_GRACE_S)
             try:
@@ -125,8 +132,8 @@ class Keeper:
 
     def _turn(self, now: float) -> None:
         self._end_grace(now)
-        self._schedule.check(self._services.due(now))
-        for action in self._schedule.take(now) if self._registry is not None else ():
+        self.schedule.check(self.services.due(now))
+        for action in self.schedule.take(now) if self.registry is not None else ():
             self._start(action)
         self._publish()
         if now - self._saved_at >= SAVE_S:
@@ -140,8 +147,8 @@ class Keeper:
     async def stop(self) -> None:
         """Saves what is not on disk yet."""
         self._save()
-        await self._store.flush()
-        await self._store.close()
+        await self.store.flush()
+        await self.store.close()
 
     # --- requests to the registry
 
@@ -155,12 +162,12 @@ class Keeper:
             if action.kind is Kind.LOOKUP:
                 self._tell(action.keys, "unreachable")
         finally:
-            self._schedule.done(action, self._clock.now(), good=good)
+            self.schedule.done(action, self.clock.now(), good=good)
             self._publish()
             self._wake.set()
 
     async def _request(self, action: Action) -> None:
-        assert self._registry is not None
+        assert self.registry is not None
         key = action.key
         match action.kind:
             case Kind.LOOKUP:
@@ -168,73 +175,73 @@ class Keeper:
             case Kind.SUBSCRIBE:
                 await self._subscribe(key)
             case Kind.UNSUBSCRIBE:
-                await self._registry.unsubscribe(key)
+                await self.registry.unsubscribe(key)
             case Kind.PULL | Kind.LIFE:
                 await self._pull(key)
             case Kind.CATALOGUE:
                 await self._read_catalogue(key.namespace, key.group)
 
     async def _look_up(self, keys: tuple[ServiceKey, ...]) -> None:
-        assert self._registry is not None
+        assert self.registry is not None
         outcome = "missing"
         for key in keys:
             pushes = self._pushes.get(key, 0)
-            view = await self._registry.query(key)
-            if key in self._services or view.instances:
+            view = await self.registry.query(key)
+            if key in self.services or view.instances:
                 self._learn_pulled(key, view, pushes)
-                self._schedule.asked(key, self._clock.now())
+                self.schedule.asked(key, self.clock.now())
                 outcome = "found"
                 break
         if outcome == "missing":
-            self._schedule.want_catalogue(keys[0].namespace, keys[0].group)
+            self.schedule.want_catalogue(keys[0].namespace, keys[0].group)
         self._publish()
         self._tell(keys, outcome)
 
     async def _subscribe(self, key: ServiceKey) -> None:
-        assert self._registry is not None
+        assert self.registry is not None
         pushes = self._pushes.get(key, 0)
-        view = await self._registry.subscribe(key)
+        view = await self.registry.subscribe(key)
         self._learn_pulled(key, view, pushes)
-        self._services.set_live(key, live=True)
-        if key not in self._services:
-            self._schedule.forget(key)
+        self.services.set_live(key, live=True)
+        if key not in self.services:
+            self.schedule.forget(key)
 
     async def _pull(self, key: ServiceKey) -> None:
-        assert self._registry is not None
+        assert self.registry is not None
         pushes = self._pushes.get(key, 0)
-        view = await self._registry.query(key)
-        if key in self._services and self._learn_pulled(key, view, pushes) and self._schedule.is_live(key):
+        view = await self.registry.query(key)
+        if key in self.services and self._learn_pulled(key, view, pushes) and self.schedule.is_live(key):
             self._count[metrics.PUSHES_MISSED.first] += 1
             self._log.info("push.missed", service=str(key))
 
     def _learn_pulled(self, key: ServiceKey, view: ServiceView, pushes: int) -> bool:
         """A queried list; one that a push has overtaken is not believed."""
-        if self._pushes.get(key, 0) != pushes or key.namespace not in self._up:
+        if self._pushes.get(key, 0) != pushes or key.namespace not in self.up:
             return False
         self._count[metrics.PULLS.first] += 1
         return self._learn(key, view, Source.PULL)
 
     def _learn(self, key: ServiceKey, view: ServiceView, source: Source) -> bool:
-        before = self._services.disbelieved
-        differs = self._services.learn(key, view, source=source, now=self._clock.now(), wall=self._clock.wall())
+        before = self.services.disbelieved
+        differs = self.services.learn(key, view, source=source, now=self.clock.now(), wall=self.clock.wall())
         self._unsaved[key] = None
-        if self._services.disbelieved != before:
+        if self.services.disbelieved != before:
             self._count[metrics.PUSHES_DISBELIEVED.first] += 1
-            reason = self._services.protection(key).value
+            reason = self.services.protection(key).value
             self._log.warning("push.disbelieved", service=str(key), reason=reason, listed=len(view.instances))
         return differs
 
     async def _read_catalogue(self, namespace: str, group: str) -> None:
-        assert self._registry is not None
-        names = await self._registry.list_services(namespace, group)
-        now = self._clock.now()
+        assert self.registry is not None
+        names = await self.registry.list_services(namespace, group)
+        now = self.clock.now()
         self._catalogue.learn(namespace, group, names, now)
-        for key in self._services.catalogue(namespace, group, frozenset(names), now):
+        for key in self.services.catalogue(namespace, group, frozenset(names), now):
             self._log.info("service.deleted", service=str(key))
-        if self._services.empties(namespace, group):
-            self._schedule.want_catalogue(namespace, group)
-        frame = Names(namespace, group, names, self._clock.wall())
-        for feed in self._feeds.values():
+        if self.services.empties(namespace, group):
+            self.schedule.want_catalogue(namespace, group)
+        frame = Names(namespace, group, names, self.clock.wall())
+        for feed in self.feeds.values():
             feed.names(frame)
         self._feed_all()
 
@@ -245,17 +252,17 @@ class Keeper:
         self._count[metrics.PUSHES.first] += 1
         if not view.instances:
             self._count[metrics.PUSHES_EMPTY.first] += 1
-        self._schedule.heard(key.namespace, self._clock.now())
+        self.schedule.heard(key.namespace, self.clock.now())
         self._learn(key, view, Source.PUSH)
         self._publish()
         self._wake.set()
 
     def connected(self, namespace: str) -> None:
-        now = self._clock.now()
-        self._up.add(namespace)
+        now = self.clock.now()
+        self.up.add(namespace)
         self._down.discard(namespace)
-        self._services.connected(namespace, now)
-        self._schedule.connected(namespace, now)
+        self.services.connected(namespace, now)
+        self.schedule.connected(namespace, now)
         self._log.info("registry.connected", namespace=namespace)
         self._reachable(namespace)
         early, self._early = self._early, []
@@ -264,29 +271,29 @@ class Keeper:
         self._wake.set()
 
     def disconnected(self, namespace: str) -> None:
-        self._up.discard(namespace)
+        self.up.discard(namespace)
         self._down.add(namespace)
-        self._services.disconnected(namespace)
-        self._schedule.disconnected(namespace)
+        self.services.disconnected(namespace)
+        self.schedule.disconnected(namespace)
         self._log.warning("registry.disconnected", namespace=namespace)
         self._reachable(namespace)
         for keys in [keys for keys in self._waiting if keys[0].namespace == namespace]:
-            self._schedule.drop_waiting(keys)
+            self.schedule.drop_waiting(keys)
             self._tell(keys, "unreachable")
         self._publish()
         self._wake.set()
 
     def _reachable(self, namespace: str) -> None:
-        frame = Reachable(namespace, namespace in self._up)
-        for feed in self._feeds.values():
+        frame = Reachable(namespace, namespace in self.up)
+        for feed in self.feeds.values():
             feed.reachable(frame)
         self._feed_all()
 
     def _end_grace(self, now: float) -> None:
         if now - self._started_at < START_GRACE_S:
             return
-        for namespace in self._namespaces:
-            if namespace not in self._up and namespace not in self._down and self._registry is not None:
+        for namespace in self.namespaces:
+            if namespace not in self.up and namespace not in self._down and self.registry is not None:
                 self.disconnected(namespace)
         early, self._early = self._early, []
         for link, frame in early:
@@ -298,12 +305,12 @@ class Keeper:
         self._log.info("link.joined", role=peer.role)
         if peer.role != "front":
             return
-        feed = self._feeds[link] = Feed()
-        for namespace in self._up | self._down:
-            feed.reachable(Reachable(namespace, namespace in self._up))
-        feed.full(self._services, self._epoch)
+        feed = self.feeds[link] = Feed()
+        for namespace in self.up | self._down:
+            feed.reachable(Reachable(namespace, namespace in self.up))
+        feed.full(self.services, self.epoch)
         for (namespace, group), names in self._catalogue.items():
-            feed.names(Names(namespace, group, names, self._clock.wall()))
+            feed.names(Names(namespace, group, names, self.clock.wall()))
         self._feed(link)
 
     def received(self, link: Link, frame: LinkFrame) -> None:
@@ -323,54 +330,54 @@ class Keeper:
         self._feed(link)
 
     def left(self, link: Link) -> None:
-        self._feeds.pop(link, None)
+        self.feeds.pop(link, None)
         self._early = [early for early in self._early if early[0] is not link]
         for waiters in self._waiting.values():
             waiters -= {waiter for waiter in waiters if waiter[0] is link}
         self._count[metrics.LINK_DROPS.first] += 1
 
     def _asked(self, keys: Iterable[ServiceKey]) -> None:
-        now = self._clock.now()
+        now = self.clock.now()
         for key in keys:
-            if key in self._services and not self._services.is_static(key):
-                self._schedule.asked(key, now)
+            if key in self.services and not self.services.is_static(key):
+                self.schedule.asked(key, now)
                 self._unsaved[key] = None
         self._wake.set()
 
     def _lookup(self, link: Link, frame: Lookup) -> None:
         keys = self._catalogue.spell(frame.keys)
         namespace = keys[0].namespace
-        if self._registry is None or namespace not in self._namespaces:
+        if self.registry is None or namespace not in self.namespaces:
             link.send(LookedUp(frame.keys, "missing"))
         elif namespace in self._down:
             link.send(LookedUp(frame.keys, "unreachable"))
-        elif namespace not in self._up:
+        elif namespace not in self.up:
             self._early.append((link, frame))
         else:
             self._plan(link, frame.keys, keys)
         self._wake.set()
 
     def _plan(self, link: Link, asked: tuple[ServiceKey, ...], keys: tuple[ServiceKey, ...]) -> None:
-        now = self._clock.now()
-        is_known = keys != asked or any(key in self._services for key in keys)
-        if not is_known and self._schedule.unknown_crowded(now) and self._catalogue_lacks(keys, now):
+        now = self.clock.now()
+        is_known = keys != asked or any(key in self.services for key in keys)
+        if not is_known and self.schedule.unknown_crowded(now) and self._catalogue_lacks(keys, now):
             link.send(LookedUp(asked, "missing"))
-        elif self._schedule.lookup(keys, known=is_known):
+        elif self.schedule.lookup(keys, known=is_known):
             self._waiting.setdefault(keys, set()).add((link, asked))
         else:
             link.send(LookedUp(asked, "refused"))
 
     def _catalogue_lacks(self, keys: tuple[ServiceKey, ...], now: float) -> bool:
         """Whether a complete, recent catalogue says that none of the spellings exists."""
-        return self._services.settled(keys[0].namespace, now) and all(self._catalogue.lacks(key, now) for key in keys)
+        return self.services.settled(keys[0].namespace, now) and all(self._catalogue.lacks(key, now) for key in keys)
 
     def _tell(self, keys: tuple[ServiceKey, ...], outcome: str) -> None:
         for link, asked in self._waiting.pop(keys, ()):
             link.send(LookedUp(asked, outcome))
 
     def _externals(self, sender: Link, items: tuple[External, ...]) -> None:
-        self._store.put_externals(items)
-        for link, feed in self._feeds.items():
+        self.store.put_externals(items)
+        for link, feed in self.feeds.items():
             if link is not sender:
                 feed.externals(items)
         self._feed_all()
@@ -378,18 +385,18 @@ class Keeper:
     def _have(self, link: Link, items: tuple[Known, ...]) -> None:
         """A front remembers what we do not: unconfirmed, unless we removed it or it was static."""
         for item in items:
-            if item.key in self._services:
+            if item.key in self.services:
                 continue
             snapshot = decode_snapshot(item.body)
-            if item.key in self._gone or not self._services.restore([snapshot]):
-                self._feeds[link].removed(item.key, self._gone.get(item.key, "unknown to the keeper"))
+            if item.key in self._gone or not self.services.restore([snapshot]):
+                self.feeds[link].removed(item.key, self._gone.get(item.key, "unknown to the keeper"))
         self._publish()
         self._feed(link)
 
     # --- telling
 
     def _publish(self) -> None:
-        snapshots, removed = self._services.take_changes()
+        snapshots, removed = self.services.take_changes()
         if not snapshots and not removed:
             return
         for key, reason in removed:
@@ -397,23 +404,25 @@ class Keeper:
         told = {snapshot.key: known(snapshot) for snapshot in snapshots}
         for snapshot in snapshots:
             if not snapshot.instances:
-                self._schedule.want_catalogue(snapshot.key.namespace, snapshot.key.group)
+                self.schedule.want_catalogue(snapshot.key.namespace, snapshot.key.group)
         for key in told:
             self._gone.pop(key, None)
-        for feed in self._feeds.values():
+        for feed in self.feeds.values():
             for key, reason in removed:
                 feed.removed(key, reason)
             for key in told:
                 feed.changed(key)
-        self._store.remove_services([key for key, _ in removed])
-        self._store.put_services([(item, self._asked_wall(key)) for key, item in told.items() if not self._is_static(key)])
+        self.store.remove_services([key for key, _ in removed])
+        self.store.put_services(
+            [(item, self._asked_wall(key)) for key, item in told.items() if not self._is_static(key)]
+        )
         self._feed_all(told)
 
     def _is_static(self, key: ServiceKey) -> bool:
-        return self._services.is_static(key)
+        return self.services.is_static(key)
 
     def _bury(self, key: ServiceKey, reason: str) -> None:
-        self._schedule.forget(key)
+        self.schedule.forget(key)
         self._pushes.pop(key, None)
         self._unsaved.pop(key, None)
         self._gone[key] = reason
@@ -421,115 +430,69 @@ class Keeper:
             del self._gone[next(iter(self._gone))]
 
     def _feed_all(self, told: Mapping[ServiceKey, Known] | None = None) -> None:
-        for link in list(self._feeds):
+        for link in list(self.feeds):
             self._feed(link, told)
 
     def _feed(self, link: Link, told: Mapping[ServiceKey, Known] | None = None) -> None:
-        feed = self._feeds.get(link)
+        feed = self.feeds.get(link)
         while feed is not None and not link.congested:
-            frame = feed.take(lambda key: (told or {}).get(key) or self._known(key), self._services.revision)
+            frame = feed.take(lambda key: (told or {}).get(key) or self._known(key), self.services.revision)
             if frame is None:
                 return
             link.send(frame)
 
     def _known(self, key: ServiceKey) -> Known | None:
-        return known(self._services.snapshot(key)) if key in self._services else None
+        return known(self.services.snapshot(key)) if key in self.services else None
 
     # --- disk
 
     def _asked_wall(self, key: ServiceKey) -> float:
-        at = self._schedule.asked_at(key)
-        return self._clock.wall() - (self._clock.now() - at) if at else 0.0
+        at = self.schedule.asked_at(key)
+        return self.clock.wall() - (self.clock.now() - at) if at else 0.0
 
     def _save(self) -> None:
         """Confirmations and times of asking, which change without a new list, go to disk in batches."""
-        keys = list(self._services) if self._store.take_lost() else list(self._unsaved)
+        keys = list(self.services) if self.store.take_lost() else list(self._unsaved)
         self._unsaved.clear()
         rows = [
-            (known(self._services.snapshot(key)), self._asked_wall(key))
-            for key in keys if key in self._services and not self._is_static(key)
+            (known(self.services.snapshot(key)), self._asked_wall(key))
+            for key in keys
+            if key in self.services and not self._is_static(key)
         ]
-        self._store.put_services(rows)
+        self.store.put_services(rows)
 
     # --- static, policy, operator
 
     def set_static(self, services: Mapping[ServiceKey, tuple[Instance, ...]]) -> None:
         """The whole set of static services, from configuration and file together."""
-        self._services.set_static(services)
+        self.services.set_static(services)
         self._publish()
 
     def reconfigure(self, *, policies: Policies, services: ServicesSettings, schedule: ScheduleSettings) -> None:
         """New settings, already validated. Connections and beliefs stay."""
         self._policies = policies
-        self._services.reconfigure(services)
-        self._schedule.reconfigure(schedule)
+        self.services.reconfigure(services)
+        self.schedule.reconfigure(schedule)
         self._wake.set()
-
-    def listing(self) -> list[dict[str, object]]:
-        """For `nacosdns services`."""
-        wall = self._clock.wall()
-        return [self._row(self._services.snapshot(key), wall) for key in sorted(self._services)]
-
-    def _row(self, snapshot: Snapshot, wall: float) -> dict[str, object]:
-        key = snapshot.key
-        return {
-            "namespace": key.namespace, "group": key.group, "service": key.service, "registry": key.registry,
-            "instances": len(snapshot.instances), "healthy": sum(1 for i in snapshot.instances if i.healthy and i.enabled),
-            "protection": snapshot.protection.value, "unconfirmed": snapshot.unconfirmed, "demoted": snapshot.demoted,
-            "protected_s": round(self._clock.now() - snapshot.protected_since, 1) if snapshot.protected_since else None,
-            "source": snapshot.source.value, "subscribed": self._schedule.is_live(key),
-            "age_s": round(wall - snapshot.confirmed_at, 1) if snapshot.confirmed_at else None,
-        }
-
-    def status(self) -> dict[str, object]:
-        """For `nacosdns status`."""
-        now = self._clock.now()
-        protected = self._services.doubted()
-        return {
-            "epoch": self._epoch, "revision": self._services.revision, "services": self._services.count(),
-            "subscribed": len(self._schedule.subscribed()), "fronts": len(self._feeds),
-            "protected": [{"service": str(k), "why": self._services.protection(k).value} for k in protected[:50]],
-            "protected_count": len(protected),
-            "brake_s": round(now - self._services.braked_since, 1) if self._services.braked_since else None,
-            "registry": self._registry.status() if self._registry is not None else None, "store": self._store.status(),
-        }
-
-    def counts(self) -> Counts:
-        """For the gauges."""
-        protected: dict[Protection, int] = {}
-        for key in self._services.doubted():
-            kind = self._services.protection(key)
-            protected[kind] = protected.get(kind, 0) + 1
-        live = self._schedule.subscribed()
-        oldest = min((self._services.confirmed_at(key) for key in live), default=0.0)
-        return Counts(
-            services=self._services.count(), subscribed=len(live), connected=len(self._up),
-            namespaces=len(self._namespaces), protected=protected,
-            oldest_confirmation_s=max(0.0, self._clock.wall() - oldest) if oldest else 0.0,
-        )
-
-    def spellings(self, folded: FoldedKey) -> list[ServiceKey]:
-        """The known services that share a folded key."""
-        return [key for key in self._services if folded_key(key.namespace, key.group, key.service) == folded]
 
     def flush(self, key: ServiceKey) -> bool:
         """`cache flush`: protection of this service ends now; it is queried anew."""
-        flushed = self._services.flush(key)
-        if key in self._services:
-            self._schedule.check([key])
+        flushed = self.services.flush(key)
+        if key in self.services:
+            self.schedule.check([key])
         self._publish()
         self._wake.set()
         return flushed
 
+    def flush_externals(self, questions: Iterable[bytes]) -> None:
+        """`cache flush` of outside names: they leave the disk; fronts forget by themselves."""
+        self.store.remove_externals(questions)
+
     def accept(self) -> int:
         """`cache accept`: the brake ends. Returns how many instances go."""
-        if not self._services.braked_since:
+        if not self.services.braked_since:
             raise ControlError("the brake is not on: nothing to accept")
-        gone = self._services.accept()
+        gone = self.services.accept()
         self._log.warning("brake.accepted", instances=gone)
         self._publish()
         return gone
-
-    def flush_externals(self, questions: Iterable[bytes]) -> None:
-        """`cache flush` of outside names: they leave the disk; fronts forget by themselves."""
-        self._store.remove_externals(questions)

@@ -18,7 +18,7 @@ from nacosdns import config as configuration
 from nacosdns.core import metrics
 from nacosdns.core.dnsname import fold, labels_of, text_name
 from nacosdns.core.frames import VERSION, Hello
-from nacosdns.core.model import Protection, ServiceKey
+from nacosdns.core.model import Protection
 from nacosdns.core.naming import AddressName, Names, ServiceName
 from nacosdns.core.schedule import Settings as ScheduleSettings
 from nacosdns.core.services import Settings as ServicesSettings
@@ -29,13 +29,14 @@ from nacosdns.edge.store import SqliteStore
 from nacosdns.edge.watch import PollingWatcher
 from nacosdns.errors import ConfigError, ControlError, WireError
 from nacosdns.keeper import Keeper
+from nacosdns.keeper_control import KeeperControl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nacosdns.child import Child
     from nacosdns.config import Config
-    from nacosdns.core.model import Instance
+    from nacosdns.core.model import Instance, ServiceKey
 
 GAUGES_S = 1.0
 
@@ -63,6 +64,7 @@ class KeeperProcess:
             counters=born.counters,
             epoch=time.time_ns() // 1_000_000,
         )
+        self._control = KeeperControl(self._keeper)
 
     def __repr__(self) -> str:
         return f"<KeeperProcess {self._keeper!r}>"
@@ -153,9 +155,9 @@ class KeeperProcess:
         """Control verbs: services, status, cache.flush, cache.accept."""
         match verb:
             case "services":
-                return self._keeper.listing()
+                return self._control.listing()
             case "status":
-                return self._keeper.status()
+                return self._control.status()
             case "cache.accept":
                 return {"accepted": self._keeper.accept()}
             case "cache.flush":
@@ -170,7 +172,7 @@ class KeeperProcess:
             raise ControlError(f"{name!r} is not a DNS name: {error}") from error
         target = self._names.resolve(labels_of(wire))
         if isinstance(target, ServiceName):
-            flushed = [key for candidate in target.candidates for key in self._keeper.spellings(candidate.folded)]
+            flushed = [key for candidate in target.candidates for key in self._control.spellings(candidate.folded)]
             return {"name": name, "services": [str(key) for key in flushed if self._keeper.flush(key)]}
         if isinstance(target, AddressName):
             raise ControlError(f"{name!r} is an address, not a service")
@@ -184,7 +186,7 @@ class KeeperProcess:
 
     def _set_gauges(self) -> None:
         counters = self._child.counters
-        counts = self._keeper.counts()
+        counts = self._control.counts()
         counters.set(metrics.SERVICES_KNOWN.first, counts.services)
         counters.set(metrics.SUBSCRIPTIONS.first, counts.subscribed)
         counters.set(metrics.OLDEST_CONFIRMATION.first, int(counts.oldest_confirmation_s * 1e6))
@@ -198,7 +200,10 @@ def names(config: Config) -> Names:
     """The naming rules of a configuration."""
     hosts = [configuration.host_port(server, 8848)[0] for server in config.nacos.servers if "://" not in server]
     return Names(
-        configuration.zones(config), namespaces=config.namespaces, groups=config.groups, nacos_hosts=hosts,
+        configuration.zones(config),
+        namespaces=config.namespaces,
+        groups=config.groups,
+        nacos_hosts=hosts,
     )
 
 

@@ -116,7 +116,7 @@ async def hold(wanted: Wish, config: Config, read_password: Callable[[], str]) -
     settings = nacos_http.settings_of(config.nacos, read_password(), read_password)
     holder = registrar.Registrar(settings, wanted.service, wanted.instances, structlog.get_logger(), probe=wanted.probe)
     task = asyncio.current_task()
-    assert task is not None  # noqa: S101  # a coroutine that runs is some task's
+    assert task is not None  # a coroutine that runs is some task's
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:

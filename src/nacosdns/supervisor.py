@@ -55,7 +55,7 @@ _QUERIES_PER_MS = 10  # at 10,000 queries a second, for the log line about recei
 _NS = 1_000_000_000
 
 
-class _Stopped(Exception):  # noqa: N818  # the good end of the task group
+class _Stopped(Exception):  # the good end of the task group
     """All is done: ends every task of the conductor."""
 
 

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 def ask(
-    port: int, name: str, kind: str = "A", *, tcp: bool = False, payload: int = 0, host: str = "127.0.0.1",
+    port: int,
+    name: str,
+    kind: str = "A",
+    *,
+    tcp: bool = False,
+    payload: int = 0,
+    host: str = "127.0.0.1",
     seconds: float = 5.0,
 ) -> dns.message.Message:
     """One question by dnspython."""
@@ -48,7 +54,12 @@ def rcode(port: int, name: str, kind: str = "A") -> str:
 def until_says(port: int, name: str, wanted: set[str], *, kind: str = "A", seconds: float = 10.0) -> float:
     """Asks until the answer is this set; the seconds that it took."""
     began = time.monotonic()
-    return until(lambda: set(addresses(port, name, kind)) == wanted, lambda: f"{name}: {addresses(port, name, kind)}", began, seconds)
+    return until(
+        lambda: set(addresses(port, name, kind)) == wanted,
+        lambda: f"{name}: {addresses(port, name, kind)}",
+        began,
+        seconds,
+    )
 
 
 def until(condition: Callable[[], bool], seen: Callable[[], str], began: float, seconds: float) -> float:
@@ -59,7 +70,7 @@ def until(condition: Callable[[], bool], seen: Callable[[], str], began: float, 
 
 
 def dig(port: int, name: str, kind: str = "A", *options: str, host: str = "127.0.0.1") -> str:
-    """dig's short answer."""
+    """Dig's short answer."""
     command = ["dig", f"@{host}", "-p", str(port), name, kind, "+short", "+tries=1", "+time=3", *options]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
 

@@ -130,7 +130,14 @@ def _addresses(data: bytes, answers: int) -> set[bytes]:
 
 
 async def check(
-    port: int, names: list[str], truth: set[str], *, rate: float, seconds: float, at_least: int = 1, host: str = "127.0.0.1"
+    port: int,
+    names: list[str],
+    truth: set[str],
+    *,
+    rate: float,
+    seconds: float,
+    at_least: int = 1,
+    host: str = "127.0.0.1",
 ) -> Report:
     """One run against a server on loopback."""
     loop = asyncio.get_running_loop()
@@ -152,10 +159,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--at-least", type=int, default=1)
     options = parser.parse_args()
-    report = asyncio.run(check(
-        options.port, options.names.split(","), set(options.truth.split(",")), rate=options.rate,
-        seconds=options.seconds, at_least=options.at_least,
-    ))
+    report = asyncio.run(
+        check(
+            options.port,
+            options.names.split(","),
+            set(options.truth.split(",")),
+            rate=options.rate,
+            seconds=options.seconds,
+            at_least=options.at_least,
+        )
+    )
     json.dump(asdict(report), sys.stdout)
 
 

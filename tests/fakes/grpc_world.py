@@ -20,6 +20,7 @@ METHOD = "/nacosdns.test.Who/Are"
 def serve(port: int, addresses: list[str]) -> None:
     servers = []
     for address in addresses:
+
         def answer(_request: bytes, _context: object, who: str = address) -> bytes:
             return who.encode()
 

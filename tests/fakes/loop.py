@@ -41,5 +41,5 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 async def until(true: Callable[[], bool], within_s: float = 5.0) -> None:
     """Returns when the condition holds; TimeoutError when it does not in time."""
     async with asyncio.timeout(within_s):
-        while not true():  # noqa: ASYNC110 - what is waited for lies in another process or in the edge itself
+        while not true():
             await asyncio.sleep(0.01)

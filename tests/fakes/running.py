@@ -59,7 +59,7 @@ def exchange(query: bytes, port: int, host: str = "127.0.0.1", seconds: float = 
 class Bridge:
     """The supervisor of nacosdns over fake children, or with ``modules={}`` the program itself."""
 
-    def __init__(  # noqa: PLR0913  # a test names the one thing that it changes
+    def __init__(  # a test names the one thing that it changes
         self,
         tmp_path: Path,
         *,

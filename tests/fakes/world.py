@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 import dnslib
 
-from nacosdns.core.frames import Hello, LinkFrame, decode_link, encode
-from nacosdns.core.model import ServiceKey, ServiceView
+from nacosdns.core.frames import Hello, decode_link, encode
+from nacosdns.core.model import ServiceView
 from nacosdns.edge.store import StoredService
 from nacosdns.errors import RegistryDown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nacosdns.core.frames import External, Known
+    from nacosdns.core.frames import External, Known, LinkFrame
+    from nacosdns.core.model import ServiceKey
     from nacosdns.ports import LinkListener, RegistryListener
 
 

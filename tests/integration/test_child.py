@@ -25,6 +25,8 @@ class Born:
         self.channel.settimeout(15)
         self.page = Page.create()
         self.page.claim(Role[role.upper()], 0, 1)
+        self.page.counters[metrics.PUSHES.index()] = 5  # what the one before it left
+        self.page.counters[metrics.SUBSCRIPTIONS.index()] = 9
         setup = frames.ChildSetup(
             role, 1, theirs.fileno(), self.page.fd, "", configuration.encode(Config()), password="s3cret"
         )
@@ -179,15 +181,11 @@ def test_fronts_run_on_uvloop_and_the_others_on_asyncio(born, role, loop):
 
 
 def test_a_child_takes_over_counters_and_clears_gauges(born):
-    page = Page.create()
-    page.counters[metrics.PUSHES.index()] = 5
-    page.counters[metrics.SUBSCRIPTIONS.index()] = 9
-    page.clear(metrics.gauge_cells())
+    child = born()
+    child.hear()
 
-    assert page.counters[metrics.PUSHES.index()] == 5
-    assert page.counters[metrics.SUBSCRIPTIONS.index()] == 0
-    page.close()
-    os.close(page.fd)
+    assert child.page.counters[metrics.PUSHES.index()] == 5
+    assert child.page.counters[metrics.SUBSCRIPTIONS.index()] == 0
 
 
 def test_the_setup_is_in_no_argument_and_its_descriptor_is_closed(born):

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
 LOG = structlog.get_logger()
 KEY = ServiceKey("public", "DEFAULT_GROUP", "orders")
-FRAMES: list[LinkFrame] = [Hello(1, "front"), Asked((KEY,)), Removed(KEY, "gone"), Synced(5, 6), LookedUp((KEY,), "found")]
+FRAMES: list[LinkFrame] = [
+    Hello(1, "front"),
+    Asked((KEY,)),
+    Removed(KEY, "gone"),
+    Synced(5, 6),
+    LookedUp((KEY,), "found"),
+]
 
 
 def packed(frame: LinkFrame) -> bytes:
@@ -100,7 +106,11 @@ def test_frames_are_whole_and_in_order_however_the_bytes_are_cut(data: st.DataOb
     stream = b"".join(map(packed, FRAMES))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     reader = FrameReader()
-    heard = [frame for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True) for frame in reader.feed(stream[start:end])]
+    heard = [
+        frame
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+        for frame in reader.feed(stream[start:end])
+    ]
 
     assert heard == FRAMES
 

@@ -157,7 +157,7 @@ async def test_an_instance_is_registered_while_its_probe_holds() -> None:
 @on_a_loop
 async def test_a_wrong_password_ends_it_before_anything_was_registered() -> None:
     async with FakeNacos(users={"nacos": "right"}).running() as nacos:
-        made = registrar(nacos, FIRST, username="nacos", password="wrong")  # noqa: S106 - the fake's
+        made = registrar(nacos, FIRST, username="nacos", password="wrong")
         with pytest.raises(RegistryRefused, match="refuses the user 'nacos'"):
             await asyncio.wait_for(made.run(), 5)
 

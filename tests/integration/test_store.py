@@ -53,7 +53,9 @@ def test_what_is_written_is_read_with_its_times(tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path, 3))
     contents = read(str(tmp_path))
 
-    assert sorted(map(repr, (decode_snapshot(row.known.body) for row in contents.services))) == [repr(snapshot(n)) for n in range(3)]
+    assert sorted(map(repr, (decode_snapshot(row.known.body) for row in contents.services))) == [
+        repr(snapshot(n)) for n in range(3)
+    ]
     assert {row.asked_at for row in contents.services} == {7.0}
     assert contents.externals == tuple(external(n) for n in range(3))
 
@@ -152,6 +154,7 @@ def test_a_full_disk_is_survived_and_what_was_lost_is_said(tmp_path: Path) -> No
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True)
     try:
+
         async def work() -> tuple[int, bool, bool]:
             store = await write(small, 2000)
             failures, lost = store.failures, store.take_lost()
@@ -206,7 +209,9 @@ asyncio.run(work())
 def test_killed_in_mid_write_everything_written_before_is_read(tmp_path: Path) -> None:
     for _ in range(5):
         child = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), str(Path(__file__).parents[1])], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, str(tmp_path), str(Path(__file__).parents[1])],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
@@ -219,7 +224,7 @@ def test_killed_in_mid_write_everything_written_before_is_read(tmp_path: Path) -
 
 
 def test_a_copy_of_a_directory_is_read_on_another_host(tmp_path: Path) -> None:
-    asyncio.run(fill(tmp_path / "" , 3))
+    asyncio.run(fill(tmp_path / "", 3))
     copy = tmp_path / "copy"
     copy.mkdir()
     shutil.copy(tmp_path / FILE, copy / FILE)

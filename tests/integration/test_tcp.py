@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nacosdns.edge.tcp import PIPELINE_MAX, Connection, TcpDoor
+from nacosdns.edge.tcp import PIPELINE_MAX, TcpDoor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from nacosdns.edge.tcp import Connection
 
 
 class Owner:
@@ -44,7 +46,9 @@ async def reply(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size)
 
 
-def run(work: Callable[[TcpDoor, Owner, int], Coroutine[None, None, None]], *, most: int = 100, idle_s: float = 5.0) -> None:
+def run(
+    work: Callable[[TcpDoor, Owner, int], Coroutine[None, None, None]], *, most: int = 100, idle_s: float = 5.0
+) -> None:
     async def main() -> None:
         owner = Owner()
         door = TcpDoor(owner, connections_max=most, idle_s=idle_s)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 import uvloop
 
-from nacosdns.edge.udp import BATCH, IN_BYTES, SO_TIMESTAMPNS, Client, UdpDoor, make_door
+from nacosdns.edge.udp import BATCH, IN_BYTES, SO_TIMESTAMPNS, make_door
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from nacosdns.edge.udp import Client, UdpDoor
 
 PREPARED = b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00prepared-question"
 
@@ -143,9 +145,7 @@ def run(loop: asyncio.AbstractEventLoop, door: UdpDoor, until: Callable[[], bool
     loop.run_until_complete(work())
 
 
-def test_prepared_replies_rotate_keep_their_id_and_are_counted(
-    loop: asyncio.AbstractEventLoop, portable: bool  # noqa: FBT001
-) -> None:
+def test_prepared_replies_rotate_keep_their_id_and_are_counted(loop: asyncio.AbstractEventLoop, portable: bool) -> None:
     owner, entry = Owner(), Entry()
     with server() as sock:
         door = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
@@ -183,7 +183,7 @@ def test_a_batch_may_mix_prepared_slow_dropped_and_later_replies(
     assert sorted(reply[2:] for reply in late) == [b"-late"] * 50
 
 
-@pytest.mark.parametrize(("bound", "asked"), [("0.0.0.0", "127.0.0.5"), ("0.0.0.0", "127.8.9.10"), ("::", "::1")])  # noqa: S104
+@pytest.mark.parametrize(("bound", "asked"), [("0.0.0.0", "127.0.0.5"), ("0.0.0.0", "127.8.9.10"), ("::", "::1")])
 def test_a_wildcard_socket_answers_from_the_address_that_was_asked(
     loop: asyncio.AbstractEventLoop, portable: bool, bound: str, asked: str  # noqa: FBT001
 ) -> None:

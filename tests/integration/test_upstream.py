@@ -70,7 +70,7 @@ class Sockets:
         return self._token
 
     async def settled(self, *tokens: int) -> None:
-        while not all(token in self.packets or token in self.words for token in tokens):  # noqa: ASYNC110
+        while not all(token in self.packets or token in self.words for token in tokens):
             await asyncio.sleep(0.005)
 
     def _received(self, token: int, packet: bytes) -> bool:
@@ -411,7 +411,7 @@ def test_s67_the_only_resolver_gone_and_back_works_within_5_s(run: Run, stub: St
             kept = await forwarder.ask("before.test")
             stub.open_port()
             back_at = asyncio.get_running_loop().time()
-            while (await forwarder.ask("after.test")).rcode != "NOERROR":  # noqa: ASYNC110
+            while (await forwarder.ask("after.test")).rcode != "NOERROR":
                 await asyncio.sleep(0.1)
 
             assert {reply.rcode for reply in down} == {"SERVFAIL"}

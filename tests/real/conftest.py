@@ -29,7 +29,7 @@ def nacos_can_run() -> None:
 
 
 @pytest.fixture(scope="session")
-def nacos(nacos_can_run: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNacos]:  # noqa: ARG001
+def nacos(nacos_can_run: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNacos]:
     """The server that tests share; it pushes at once. Leave it running and use a service name of your own."""
     server = RealNacos(tmp_path_factory.mktemp("nacos"))
     try:
@@ -39,11 +39,11 @@ def nacos(nacos_can_run: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def start_nacos(nacos_can_run: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartNacos]:  # noqa: ARG001
+def start_nacos(nacos_can_run: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartNacos]:
     """Starts a server of one's own: ``start_nacos(auth=…, push_delay_ms=…)``; it ends with the module at the latest."""
     servers: list[RealNacos] = []
 
-    def start(**settings: Any) -> RealNacos:  # noqa: ANN401 - the fields of RealNacos
+    def start(**settings: Any) -> RealNacos:
         servers.append(RealNacos(tmp_path_factory.mktemp("nacos"), **settings))
         return servers[-1].start()
 
@@ -57,7 +57,7 @@ def provider(tmp_path: object, nacos: RealNacos) -> Iterator[StartProvider]:
     """Starts a provider: ``provider("orders", {"ip": …, "port": …}, …, nacos=…, group=…)``; killed at the end."""
     providers: list[Provider] = []
 
-    def start(service: str, *instances: dict[str, Any], **where: Any) -> Provider:  # noqa: ANN401 - fields of Provider
+    def start(service: str, *instances: dict[str, Any], **where: Any) -> Provider:
         providers.append(Provider(where.pop("nacos", nacos), tmp_path, service, **where))  # type: ignore[arg-type]
         return providers[-1].start(*instances)
 

@@ -43,15 +43,22 @@ def test_grpc_reaches_every_instance_by_system_resolver_and_by_authority(
     provider(service, *({"ip": address, "port": served} for address in ADDRESSES))
     port = free_port()
     running = Bridge(
-        tmp_path, text=f'[nacos]\nservers = ["{nacos.address}"]\n', modules={}, port=port,
+        tmp_path,
+        text=f'[nacos]\nservers = ["{nacos.address}"]\n',
+        modules={},
+        port=port,
         listen=f'"127.78.0.1:53", "127.0.0.1:{port}"',
     )
     try:
         until_says(running.up().port, f"{service}.nacos", set(ADDRESSES))
         by_system = with_resolv_conf(tmp_path, "nameserver 127.78.0.1\n", ASK, f"dns:///{service}.nacos:{served}")
         by_authority = subprocess.run(
-            [sys.executable, "-c", ASK, f"dns://127.0.0.1:{port}/{service}.nacos:{served}"], capture_output=True,
-            text=True, check=True, timeout=60, env={**os.environ, "GRPC_DNS_RESOLVER": "ares"},
+            [sys.executable, "-c", ASK, f"dns://127.0.0.1:{port}/{service}.nacos:{served}"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env={**os.environ, "GRPC_DNS_RESOLVER": "ares"},
         ).stdout
     finally:
         running.close()

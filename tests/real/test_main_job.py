@@ -38,7 +38,7 @@ def bridge(tmp_path: Path) -> Iterator[StartBridge]:
     """Starts the real program: ``bridge(nacos, text=…)``; ended with the test."""
     bridges: list[Bridge] = []
 
-    def start(nacos: RealNacos | None, text: str = "", wait: bool = True, **how: Any) -> Bridge:  # noqa: ANN401, FBT001, FBT002
+    def start(nacos: RealNacos | None, text: str = "", wait: bool = True, **how: Any) -> Bridge:  # noqa: FBT001, FBT002
         servers = f'"{nacos.address}"' if nacos is not None else ""
         place = tmp_path / f"b{len(bridges)}"
         place.mkdir()
@@ -50,11 +50,11 @@ def bridge(tmp_path: Path) -> Iterator[StartBridge]:
         one.close()
 
 
-def run_checker(port: int, name: str, truth: set[str], **how: Any) -> Report:  # noqa: ANN401 - check's own
+def run_checker(port: int, name: str, truth: set[str], **how: Any) -> Report:
     return asyncio.run(check(port, [name], truth, **how))
 
 
-def cli(bridge: Bridge, *words: str) -> Any:  # noqa: ANN401 - JSON
+def cli(bridge: Bridge, *words: str) -> Any:
     command = [sys.executable, "-m", "nacosdns.cli", *words, "-c", str(bridge.file), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     assert done.returncode == 0, done.stderr
@@ -167,7 +167,10 @@ def test_twenty_providers_that_return_over_half_a_minute_are_never_fewer_than_ei
     script = tmp_path / "twenty.py"
     script.write_text(TWENTY)
     holder = subprocess.Popen(
-        [sys.executable, str(script), nacos.address, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, str(script), nacos.address, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     try:
         assert holder.stdout is not None
@@ -192,7 +195,7 @@ def test_twenty_providers_that_return_over_half_a_minute_are_never_fewer_than_ei
     assert report.fewest >= 18
 
 
-TWENTY = '''
+TWENTY = """
 import asyncio, sys, warnings
 warnings.simplefilter("ignore")
 from v2.nacos import ClientConfigBuilder, NacosNamingService, RegisterInstanceParam
@@ -210,7 +213,7 @@ async def main():
     await asyncio.Event().wait()
 
 asyncio.run(main())
-'''
+"""
 
 
 def test_started_with_nacos_down_the_disk_answers(
@@ -320,7 +323,10 @@ def test_three_hundred_instances_fit_each_transport(
 def test_a_thousand_services_are_answered(nacos: RealNacos, bridge: StartBridge, tmp_path: Path) -> None:
     many = subprocess.Popen(
         [sys.executable, "-m", "fakes.many", nacos.address, "1000", str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": str(TESTS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
     )
     try:
         assert many.stdout is not None
@@ -361,7 +367,11 @@ def test_a_keeper_killed_under_load_loses_nothing_and_a_front_loses_at_most_its_
     async def kill(role: str) -> Report:
         task = asyncio.create_task(check(running.port, [f"{service}.nacos"], {"10.0.0.1"}, rate=1000, seconds=6))
         await asyncio.sleep(2)
-        pid = next(child["pid"] for child in cli(running, "status")["supervisor"]["children"] if child["role"] == role and child.get("active", True))
+        pid = next(
+            child["pid"]
+            for child in cli(running, "status")["supervisor"]["children"]
+            if child["role"] == role and child.get("active", True)
+        )
         os.kill(pid, signal.SIGKILL)
         return await task
 

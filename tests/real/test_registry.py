@@ -388,7 +388,7 @@ async def test_a_push_comes_in_half_a_second_as_nacos_is_by_default(nacos_with_a
 
 @on_a_loop
 async def test_the_right_password_works(nacos_with_auth: RealNacos, service: str) -> None:
-    edge, key = registry(nacos_with_auth, username="nacos", password="nacos"), key_of(service)  # noqa: S106
+    edge, key = registry(nacos_with_auth, username="nacos", password="nacos"), key_of(service)
     async with running(edge):
         views = [await edge.subscribe(key), await edge.query(key)]
         await edge.list_services("public", "DEFAULT_GROUP")
@@ -401,7 +401,7 @@ async def test_the_right_password_works(nacos_with_auth: RealNacos, service: str
 async def test_the_wrong_password_is_refused_until_it_is_replaced(  # trap 11
     nacos_with_auth: RealNacos, service: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    edge, key = registry(nacos_with_auth, username="nacos", password="wrong"), key_of(service)  # noqa: S106
+    edge, key = registry(nacos_with_auth, username="nacos", password="wrong"), key_of(service)
     async with running(edge, connected="") as listener:
         await listener.heard("disconnected public")
         with pytest.raises(RegistryRefused, match="refuses the user 'nacos'"):

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import dnslib
 import structlog
 
+from fakes.clock import BOOT_S, VirtualClock, VirtualLoop
+from fakes.world import FakeDisk, FakeRegistry, FakeStore, FakeUpstream, Resolver, connect
 from nacosdns import config as configuration
 from nacosdns import config_load
 from nacosdns.core.access import Access
@@ -29,15 +31,14 @@ from nacosdns.core.resolvers import Ours
 from nacosdns.front import Front
 from nacosdns.front_process import forward_settings, make_pipeline
 from nacosdns.keeper import Keeper
+from nacosdns.keeper_control import KeeperControl
 from nacosdns.keeper_process import names, schedule_settings, services_settings
-from fakes.clock import BOOT_S, VirtualClock, VirtualLoop
-from fakes.world import FakeDisk, FakeRegistry, FakeStore, FakeUpstream, Resolver, connect
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nacosdns.config import Config
     from fakes.world import FakeLink
+    from nacosdns.config import Config
 
 SETTLE_S = 0.02
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -96,16 +97,26 @@ class Scenario:
         rng = random.Random(7)
         self.forwarding = Forwarding(forward_settings(self.config, b"identity"), rng)
         self.pipeline = make_pipeline(
-            self.config, self.book, BUILT_IN, rng, allowed=Access(self.config.server.allow), judges=False,
-            nameserver="127.0.0.1", identity=b"host",
+            self.config,
+            self.book,
+            BUILT_IN,
+            rng,
+            allowed=Access(self.config.server.allow),
+            judges=False,
+            nameserver="127.0.0.1",
+            identity=b"host",
         )
         for row in self.disk.services.values():
             self.book.update(row.known)
         now = self.clock.now()
         self.forwarding.outside.restore(self.disk.externals.values(), now=now, wall=self.clock.wall())
         self.front = Front(
-            pipeline=self.pipeline, book=self.book, forwarding=self.forwarding, clock=self.clock,
-            counters=self.counters, log=self.log,
+            pipeline=self.pipeline,
+            book=self.book,
+            forwarding=self.forwarding,
+            clock=self.clock,
+            counters=self.counters,
+            log=self.log,
         )
         self.upstream.received, self.upstream.failed = self.front.received, self.front.failed
         self.front.use_upstream(self.upstream)
@@ -115,9 +126,16 @@ class Scenario:
     async def start_keeper(self) -> None:
         self.epoch += 1
         self.keeper = Keeper(
-            policies=configuration.policies(self.config), services=services_settings(self.config),
-            schedule=schedule_settings(self.config, self.names), registry=self.registry, store=FakeStore(self.disk),
-            clock=self.clock, rng=random.Random(self.epoch), log=self.log, counters=self.counters, epoch=self.epoch,
+            policies=configuration.policies(self.config),
+            services=services_settings(self.config),
+            schedule=schedule_settings(self.config, self.names),
+            registry=self.registry,
+            store=FakeStore(self.disk),
+            clock=self.clock,
+            rng=random.Random(self.epoch),
+            log=self.log,
+            counters=self.counters,
+            epoch=self.epoch,
         )
         await self.keeper.load()
         self.keeper.set_static({key: v.instances for key, v in configuration.static_services(self.config).items()})
@@ -204,9 +222,11 @@ class Scenario:
         assert match is not None, f"unknown words: ask {words}"
         for _ in range(int(match[1] or 1)):
             ended = Ended()
-            query = dnslib.DNSRecord(q=dnslib.DNSQuestion(dnslib.DNSLabel(labels_of(text_name(match[2]))), dnslib.QTYPE.reverse[match[3]]))
+            query = dnslib.DNSRecord(
+                q=dnslib.DNSQuestion(dnslib.DNSLabel(labels_of(text_name(match[2]))), dnslib.QTYPE.reverse[match[3]])
+            )
             client = bytes(map(int, match[5].split("."))) if match[5] else b"\x7f\0\0\1"
-            packet = self.front._take(bytes(query.pack()), ended, client=client, over_tcp=bool(match[4]))  # noqa: SLF001
+            packet = self.front._take(bytes(query.pack()), ended, client=client, over_tcp=bool(match[4]))
             if packet is not None:
                 ended.give(packet)
             self.asked.append((words, ended))
@@ -234,7 +254,7 @@ class Scenario:
         target = self.names.resolve(labels_of(text_name(name)))
         assert isinstance(target, ServiceName)
         for candidate in target.candidates:
-            for key in self.keeper.spellings(candidate.folded):
+            for key in KeeperControl(self.keeper).spellings(candidate.folded):
                 self.keeper.flush(key)
 
     def do_accept(self, _: str) -> None:
@@ -256,7 +276,7 @@ class Scenario:
         elif match := re.fullmatch(r"(nacos|upstream) (.+)", words):
             self.want_call(self.registry.calls if match[1] == "nacos" else self.upstream.calls, match[2])
         elif match := re.fullmatch(r"protection (\S+): (\S+)", words):
-            assert self.keeper._services.protection(service_key(match[1])).value == match[2], self.state(match[1])  # noqa: SLF001
+            assert self.keeper.services.protection(service_key(match[1])).value == match[2], self.state(match[1])
         elif match := re.fullmatch(r"(ttl|count|rcount) (\d+)", words):
             assert self.reply is not None
             found = {"ttl": {rr.ttl for rr in self.reply.rr + self.reply.auth}, "count": {len(self.reply.rr)}}[match[1]]
@@ -269,7 +289,7 @@ class Scenario:
             raise AssertionError(f"unknown words: want {words}")
 
     def state(self, name: str) -> str:
-        return repr(self.keeper._services.snapshot(service_key(name)))  # noqa: SLF001
+        return repr(self.keeper.services.snapshot(service_key(name)))
 
     def want_call(self, calls: list[str], wanted: str) -> None:
         found = next((call for call in calls if call == wanted or call.partition(" ")[2] == wanted), None)
@@ -337,8 +357,13 @@ def _instances(word: str) -> list[Instance]:
     addresses = [f"{span[1]}{n}" for n in range(int(span[2]), int(span[3]) + 1)] if span else [address.strip("[]")]
     return [
         Instance(
-            one, int(port), weight=float(options.get("w", 1)), healthy="sick" not in marks, enabled="off" not in marks,
-            cluster=options.get("cluster", "DEFAULT"), metadata=metadata,  # type: ignore[arg-type]
+            one,
+            int(port),
+            weight=float(options.get("w", 1)),
+            healthy="sick" not in marks,
+            enabled="off" not in marks,
+            cluster=options.get("cluster", "DEFAULT"),
+            metadata=metadata,  # type: ignore[arg-type]
         )
         for one in addresses
     ]
@@ -354,7 +379,11 @@ def replay(text: str, directory: Path) -> None:
         elif line.strip() and not line.strip().startswith("#"):
             into.append(line.strip())
     path = directory / "scenario.toml"
-    path.write_text("\n".join(['forward.upstreams = ["192.0.2.53"]' if "forward." not in str(parts["config"]) else "", *parts["config"]]))
+    path.write_text(
+        "\n".join(
+            ['forward.upstreams = ["192.0.2.53"]' if "forward." not in str(parts["config"]) else "", *parts["config"]]
+        )
+    )
     quiet = set(" ".join(parts["quiet"]).split())
     loop = VirtualLoop()
     try:

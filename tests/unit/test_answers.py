@@ -83,7 +83,9 @@ def test_host_names_are_an_alias_only_when_there_is_no_address() -> None:
 
 
 def test_srv_has_one_record_an_instance_with_port_priority_and_glue() -> None:
-    choice = answers.choose(snapshot(one(1, weight=1.0), one(2, weight=3.0), Instance("db.ext.test", 5), demoted=1), Policy())
+    choice = answers.choose(
+        snapshot(one(1, weight=1.0), one(2, weight=3.0), Instance("db.ext.test", 5), demoted=1), Policy()
+    )
     material = answers.services(choice, OWNER, ZONE, 1)
     fields = [tuple(int.from_bytes(r.rdata[at : at + 2], "big") for at in (0, 2, 4)) for r in material.records]
 

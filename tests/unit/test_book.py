@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import dnslib
 import pytest
@@ -15,8 +16,11 @@ from nacosdns.core.balance import Member, RoundRobin, Weighted
 from nacosdns.core.book import REPLIES_BYTES_MAX, Book, Page, owner_pointed
 from nacosdns.core.dnsname import text_name
 from nacosdns.core.frames import known
-from nacosdns.core.model import Instance, Query, ServiceKey, Snapshot
+from nacosdns.core.model import Instance, ServiceKey, Snapshot
 from nacosdns.core.naming import folded_key
+
+if TYPE_CHECKING:
+    from nacosdns.core.model import Query
 
 KEY = ServiceKey("public", "DEFAULT_GROUP", "orders")
 NAME = text_name("orders.nacos")
@@ -29,7 +33,9 @@ def query(*, payload: int = 0, tcp: bool = False, name: bytes = NAME, kind: int 
     return dnswire.parse_query(packet, over_tcp=tcp)
 
 
-def page(count: int, *, take: int = 0, weights: list[float] | None = None, kind: type = Weighted, srv: bool = False) -> Page:
+def page(
+    count: int, *, take: int = 0, weights: list[float] | None = None, kind: type = Weighted, srv: bool = False
+) -> Page:
     members = tuple(Member(f"m{n}", (weights or [1.0] * count)[n]) for n in range(count))
     addresses = [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(count)]
     records = [dnsrecord.address_record(NAME, 1, address) for address in addresses]
@@ -37,7 +43,9 @@ def page(count: int, *, take: int = 0, weights: list[float] | None = None, kind:
     if srv:
         targets = [text_name(f"t{n}.addr.nacos") for n in range(count)]
         records = [dnsrecord.srv(NAME, 1, priority=0, weight=1, port=80, target=target) for target in targets]
-        glue = tuple(dnsrecord.record_bytes(dnsrecord.address_record(t, 1, a)) for t, a in zip(targets, addresses, strict=True))
+        glue = tuple(
+            dnsrecord.record_bytes(dnsrecord.address_record(t, 1, a)) for t, a in zip(targets, addresses, strict=True)
+        )
     balancer = kind(members, random.Random(5), b"host")
     return Page(KEY, tuple(map(owner_pointed, records)), glue, balancer=balancer, take=take or count, cell=3)
 
@@ -57,7 +65,9 @@ def test_first_places_follow_the_weights_exactly_over_windows(weights: list[floa
     total = 10 if sum(weights) <= 1 else int(sum(weights))
     firsts = Counter(str(reply(made, query()).rr[0].rdata) for _ in range(total * 20))
 
-    assert [firsts[f"10.0.0.{n}"] for n in range(len(weights))] == [round(w / sum(weights) * total * 20) for w in weights]
+    assert [firsts[f"10.0.0.{n}"] for n in range(len(weights))] == [
+        round(w / sum(weights) * total * 20) for w in weights
+    ]
 
 
 @given(st.integers(1, 400), st.sampled_from([0, 512, 1232, 4096]), st.booleans(), st.booleans())

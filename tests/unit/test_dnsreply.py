@@ -20,7 +20,7 @@ NAME = b"\3ext\4test\0"
 QUESTION = NAME + b"\0\1\0\1"
 
 
-def upstream(  # noqa: PLR0913 - the parts of a message
+def upstream(
     *,
     answer: str = "",
     authority: str = "",

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nacosdns.core.access import JUDGED_MAX, Access
 from nacosdns.core.catalogue import Catalogue
 from nacosdns.core.feed import EXTERNALS_MAX, Feed
-from nacosdns.core.frames import STATE_FRAME_BYTES, External, Externals, Known, LinkFrame, Reachable, Removed, Synced, Updates, known
+from nacosdns.core.frames import (
+    STATE_FRAME_BYTES,
+    External,
+    Externals,
+    Reachable,
+    Removed,
+    Synced,
+    Updates,
+    known,
+)
 from nacosdns.core.held import Held
 from nacosdns.core.model import Instance, ServiceKey, Snapshot
+
+if TYPE_CHECKING:
+    from nacosdns.core.frames import (
+        Known,
+        LinkFrame,
+    )
 
 
 def key(number: int) -> ServiceKey:

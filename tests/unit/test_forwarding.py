@@ -443,7 +443,7 @@ def test_s67_the_next_resolver_is_asked_in_the_same_query(how: str) -> None:
     reply = world.ask("ext.test")
 
     assert reply.values == [TRUTH]
-    assert reply.waited_s <= 1.5
+    assert reply.waited_s <= (1.5 if how == "mute" else 0.05)
 
 
 def test_s67_nxdomain_is_an_answer_and_ends_the_search() -> None:

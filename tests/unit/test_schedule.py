@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nacosdns.core.model import ServiceKey
-from nacosdns.core.schedule import Action, Bucket, Kind, Schedule, Settings
+from nacosdns.core.schedule import Bucket, Kind, Schedule, Settings
+
+if TYPE_CHECKING:
+    from nacosdns.core.schedule import Action
 
 BOOT = 1000.0
 
@@ -120,7 +125,7 @@ def test_a_subscription_that_fails_is_tried_again_ever_more_slowly() -> None:
             schedule.done(action, now, good=action.kind is not Kind.SUBSCRIBE)
             if action.kind is Kind.SUBSCRIBE:
                 times.append(now)
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
 
     assert 5 <= len(times) <= 10
     assert gaps[0] < 2
@@ -186,7 +191,7 @@ def test_the_catalogue_is_read_at_start_and_after_misses_once_a_minute_at_most()
         now = BOOT + turn * 0.1
         schedule.want_catalogue("public", "DEFAULT_GROUP")
         reads += [now for action in finish(schedule, schedule.take(now), now) if action.kind is Kind.CATALOGUE]
-    gaps = [later - earlier for earlier, later in zip(reads, reads[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(reads)]
 
     assert reads[0] == BOOT
     assert all(41 <= gap <= 79 for gap in gaps)

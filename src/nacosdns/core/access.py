@@ -6,16 +6,25 @@ are all loopback asks nobody.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from ipaddress import IPv4Network, IPv6Network
 
 JUDGED_MAX = 16_384
 WORDS = {
     "loopback": ("127.0.0.0/8", "::1/128"),
-    "private": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"),
+    "private": (
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+        "169.254.0.0/16",
+        "fc00::/7",
+        "fe80::/10",
+    ),
     "all": ("0.0.0.0/0", "::/0"),
     "link": (),
 }

@@ -14,13 +14,14 @@ import msgspec
 
 from nacosdns.core import dnsname, dnsrecord
 from nacosdns.core.balance import Member
-from nacosdns.core.model import Instance, NoneHealthy, Policy, RecordType, Snapshot
+from nacosdns.core.model import Instance, NoneHealthy, Record, RecordType
 from nacosdns.core.naming import address_name, fold_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nacosdns.core.model import Record
+    from nacosdns.core.model import Policy, Snapshot
+
 
 PORT_NAME_KEYS = ("port_name", "protocol")
 """Metadata keys whose value names an instance's port in ``_NAME._tcp`` questions."""
@@ -57,7 +58,8 @@ def choose(snapshot: Snapshot, policy: Policy, cluster: str = "") -> Choice:
     """The instances that count for a question; ``cluster`` folded, ``""`` for all clusters."""
     first_demoted = len(snapshot.instances) - snapshot.demoted
     able = [
-        (instance, int(at >= first_demoted)) for at, instance in enumerate(snapshot.instances)
+        (instance, int(at >= first_demoted))
+        for at, instance in enumerate(snapshot.instances)
         if instance.enabled and instance.weight > 0 and (not cluster or fold_text(instance.cluster) == cluster)
     ]
     healthy = [(instance, tier) for instance, tier in able if instance.healthy]

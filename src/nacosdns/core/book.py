@@ -11,15 +11,15 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from nacosdns.core import dnsrecord, dnswire
-from nacosdns.core.frames import Known, decode_snapshot
-from nacosdns.core.model import ServiceKey, Snapshot
+from nacosdns.core.frames import decode_snapshot
 from nacosdns.core.naming import Suffixes, folded_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from nacosdns.core.balance import Balancer
-    from nacosdns.core.model import Query, Record
+    from nacosdns.core.frames import Known
+    from nacosdns.core.model import Query, Record, ServiceKey, Snapshot
 
 WINDOW = 32
 PLACES = 8
@@ -38,12 +38,29 @@ class Page:
     """
 
     __slots__ = (
-        "_window_size", "balancer", "cell", "cursor", "glue", "key", "mark", "orders", "records", "replays", "size", "take",
+        "_window_size",
+        "balancer",
+        "cell",
+        "cursor",
+        "glue",
+        "key",
+        "mark",
+        "orders",
+        "records",
+        "replays",
+        "size",
+        "take",
         "turn",
     )
 
     def __init__(
-        self, key: ServiceKey, records: tuple[bytes, ...], glue: tuple[bytes, ...], *, balancer: Balancer, take: int,
+        self,
+        key: ServiceKey,
+        records: tuple[bytes, ...],
+        glue: tuple[bytes, ...],
+        *,
+        balancer: Balancer,
+        take: int,
         cell: int,
     ) -> None:
         self.key = key

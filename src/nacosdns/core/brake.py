@@ -67,9 +67,7 @@ class Brake:
     def expired(self, now: float) -> bool:
         return self.engaged and now >= self.ends
 
-    def count(
-        self, key: ServiceKey, vanished: Vanished, *, size: int, known: int, now: float, wall: float
-    ) -> None:
+    def count(self, key: ServiceKey, vanished: Vanished, *, size: int, known: int, now: float, wall: float) -> None:
         """One of ``known`` services is about to lose ``vanished`` of its ``size``; engages when it is one too many."""
         self._drop_old(now)
         loss = self._losses.get(key)

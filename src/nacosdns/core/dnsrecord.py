@@ -59,9 +59,7 @@ def address_record(name: bytes, ttl_s: int, address: str) -> Record:
     return a(name, ttl_s, packed) if len(packed) == 4 else aaaa(name, ttl_s, packed)
 
 
-def srv(  # noqa: PLR0913, PLR0917 - a SRV record has these fields
-    name: bytes, ttl_s: int, priority: int, weight: int, port: int, target: bytes
-) -> Record:
+def srv(name: bytes, ttl_s: int, priority: int, weight: int, port: int, target: bytes) -> Record:
     """A SRV record (RFC 2782); the numbers have 16 bits, ``target`` is a wire name."""
     return Record(name, RecordType.SRV, ttl_s, _SRV.pack(priority, weight, port) + target)
 

@@ -9,12 +9,24 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nacosdns.core.frames import STATE_FRAME_BYTES, Externals, Known, LinkFrame, Names, Reachable, Removed, Synced, Updates
+from nacosdns.core.frames import (
+    STATE_FRAME_BYTES,
+    Externals,
+    Removed,
+    Synced,
+    Updates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nacosdns.core.frames import External
+    from nacosdns.core.frames import (
+        External,
+        Known,
+        LinkFrame,
+        Names,
+        Reachable,
+    )
     from nacosdns.core.model import ServiceKey
 
 EXTERNALS_MAX = 2000
@@ -74,7 +86,9 @@ class Feed:
         if self._names:
             return self._names.pop(next(iter(self._names)))
         if self._externals:
-            return Externals(tuple(self._externals.popleft() for _ in range(min(EXTERNALS_A_FRAME, len(self._externals)))))
+            return Externals(
+                tuple(self._externals.popleft() for _ in range(min(EXTERNALS_A_FRAME, len(self._externals))))
+            )
         return None
 
     def _updates(self, known: Callable[[ServiceKey], Known | None]) -> Updates:

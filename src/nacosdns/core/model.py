@@ -58,10 +58,10 @@ class Protection(Enum):
     """Why what we serve differs from what the registry said last (DESIGN: Protection)."""
 
     NONE = "none"
-    EMPTY = "empty"      # an empty list that is not believed yet
-    SHRINK = "shrink"    # members known before a lost connection, not yet confirmed on the new one
-    HELD = "held"        # one push that took more than shrink_max: waiting for a fresh query
-    BRAKE = "brake"      # too many services lost too much at once
+    EMPTY = "empty"  # an empty list that is not believed yet
+    SHRINK = "shrink"  # members known before a lost connection, not yet confirmed on the new one
+    HELD = "held"  # one push that took more than shrink_max: waiting for a fresh query
+    BRAKE = "brake"  # too many services lost too much at once
 
 
 class ServiceView(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -151,7 +151,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     klass: int = 1
     edns: Edns | None = None
     over_tcp: bool = False
-    client: bytes = b""      # raw address bytes, 4 or 16; b"" when unknown
+    client: bytes = b""  # raw address bytes, 4 or 16; b"" when unknown
 
     @property
     def recursion_desired(self) -> bool:
@@ -191,9 +191,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 class NoneHealthy(Enum):
     """What to answer when no instance is healthy and no threshold flag says otherwise."""
 
-    ALL = "all"          # fail open: every enabled one with a weight, counted
+    ALL = "all"  # fail open: every enabled one with a weight, counted
     NODATA = "nodata"
-    LAST = "last"        # the last set that was healthy
+    LAST = "last"  # the last set that was healthy
 
 
 class Policy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -213,7 +213,7 @@ class Policy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Zone(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A DNS zone that belongs to one namespace and one default group.
+    r"""A DNS zone that belongs to one namespace and one default group.
 
     ``name`` is folded wire form with the root (``b"\\x05nacos\\x00"``).
     """

@@ -14,8 +14,18 @@ import msgspec
 from nacosdns.core import answers, dnsname, dnsrecord, dnswire, metrics
 from nacosdns.core.balance import balancer_type, tiered
 from nacosdns.core.book import Page, owner_pointed
-from nacosdns.core.model import Answer, Query, Rcode, Record, RecordType, ServiceKey, Snapshot, Source
-from nacosdns.core.naming import AddressName, Apex, Marker, Nothing, Outside, Prefix, ServiceName, address_name, folded_key
+from nacosdns.core.model import Answer, Query, Rcode, Record, RecordType, ServiceKey, Source
+from nacosdns.core.naming import (
+    AddressName,
+    Apex,
+    Marker,
+    Nothing,
+    Outside,
+    Prefix,
+    ServiceName,
+    address_name,
+    folded_key,
+)
 from nacosdns.errors import WireError
 
 if TYPE_CHECKING:
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
     from nacosdns.core.access import Access
     from nacosdns.core.balance import Balancer
     from nacosdns.core.book import Book
-    from nacosdns.core.model import Policy, Zone
+    from nacosdns.core.model import Policy, Snapshot, Zone
     from nacosdns.core.naming import Candidate, FoldedKey, Names, Target
     from nacosdns.core.policy import Policies
 
@@ -91,8 +101,16 @@ class Pipeline:
     """Decides. Holds what a decision needs besides the book: misses, reachability, the catalogue of bare names."""
 
     def __init__(
-        self, *, names: Names, policies: Policies, balancers: Mapping[str, type[Balancer]], book: Book,
-        allowed: Access, judges: bool, rng: Random, settings: Settings,
+        self,
+        *,
+        names: Names,
+        policies: Policies,
+        balancers: Mapping[str, type[Balancer]],
+        book: Book,
+        allowed: Access,
+        judges: bool,
+        rng: Random,
+        settings: Settings,
     ) -> None:
         self._names = names
         self._policies = policies
@@ -264,7 +282,13 @@ class Pipeline:
         return known and missed_at > 0 and now - missed_at < ALIAS_CHECK_S
 
     def _known(
-        self, query: Query, target: ServiceName, snapshot: Snapshot, before: tuple[ServiceKey, ...], now: float, wall: float
+        self,
+        query: Query,
+        target: ServiceName,
+        snapshot: Snapshot,
+        before: tuple[ServiceKey, ...],
+        now: float,
+        wall: float,
     ) -> Outcome:
         answer = self._answer(query, target, snapshot)
         if before:
@@ -328,7 +352,9 @@ class Pipeline:
         if target.prefix is Prefix.SRV and kind != RecordType.SRV:
             return self._negative(query, zone, Rcode.NOERROR, policy=policy)
         if kind == RecordType.TXT:
-            return self._records(query, zone, policy, answers.texts(choice, query.name, policy), exists=True, wanted=kind)
+            return self._records(
+                query, zone, policy, answers.texts(choice, query.name, policy), exists=True, wanted=kind
+            )
         if kind == RecordType.SRV:
             material = answers.services(choice, query.name, zone.name, policy.ttl_s)
         elif kind in {RecordType.A, RecordType.AAAA}:
@@ -379,8 +405,15 @@ class Pipeline:
         record = dnsrecord.cname(query.name, policy.ttl_s, target)
         question = target + query.type.to_bytes(2, "big") + b"\x00\x01"
         inner = Query(
-            query.id, query.flags, question, dnsname.fold(target), dnsname.labels_of(target), query.type,
-            edns=query.edns, over_tcp=True, client=b"",
+            query.id,
+            query.flags,
+            question,
+            dnsname.fold(target),
+            dnsname.labels_of(target),
+            query.type,
+            edns=query.edns,
+            over_tcp=True,
+            client=b"",
         )
         return Chase(record, inner)
 

@@ -101,7 +101,7 @@ class Wanted:
 
     def __init__(self, asked_at: float) -> None:
         self.asked_at = asked_at
-        self.state = "none"      # none, waiting, busy, live
+        self.state = "none"  # none, waiting, busy, live
         self.failures = 0
         self.pull_at = 0.0
 
@@ -388,7 +388,8 @@ class Schedule:
         for key in list(self._to_reread)[:1]:
             times.append(max(self._clients[key.namespace].rereads_from, now + self._rereads.wait_s(now)))
         times += [
-            at for group, at in self._catalogue_at.items()
+            at
+            for group, at in self._catalogue_at.items()
             if self._up(group[0]) and (group in self._catalogue_wanted or group in self._settings.bare)
         ]
         return min(times)

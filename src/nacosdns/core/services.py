@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nacosdns.core.belief import Belief, restored
 from nacosdns.core.brake import Brake
-from nacosdns.core.model import Instance, Protection, ServiceKey, ServiceView, Snapshot, Source
+from nacosdns.core.model import Protection, Snapshot, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from nacosdns.core.model import Policy
-
-Identity = tuple[str, int, str]
+    from nacosdns.core.belief import Identity
+    from nacosdns.core.model import Instance, Policy, ServiceKey, ServiceView
 
 HOLD_S = 10.0
 """How long one list that takes more than ``shrink_max`` waits for the query that confirms it."""
@@ -44,43 +44,6 @@ class Connection(msgspec.Struct, gc=False):
     up: bool = False
     since: float = 0.0
     settling: bool = False
-
-
-class Belief:
-    """What we believe of one service. ``members`` in the order they came to be known."""
-
-    __slots__ = (
-        "agreements", "changed_at", "confirmed", "confirmed_at", "demoted", "empty_since", "held", "key",
-        "last_healthy", "listed", "live", "members", "revision", "since", "source", "static", "threshold_reached",
-    )
-
-    def __init__(self, key: ServiceKey) -> None:
-        self.key = key
-        self.members: dict[Identity, Instance] = {}
-        self.confirmed: set[Identity] = set()
-        self.demoted: set[Identity] = set()
-        self.held: dict[Identity, float] = {}
-        self.listed: set[Identity] | None = None
-        self.changed_at = 0.0
-        self.empty_since = 0.0
-        self.agreements = 0
-        self.since = 0.0
-        self.confirmed_at = 0.0
-        self.source = Source.PULL
-        self.threshold_reached = False
-        self.last_healthy: tuple[Instance, ...] = ()
-        self.live = False
-        self.static = False
-        self.revision = 0
-
-    def __repr__(self) -> str:
-        return f"<Belief {self.key} members={len(self.members)} doubted={len(self.doubted())} live={self.live}>"
-
-    def doubted(self) -> list[Identity]:
-        """Members that the last list does not hold and that are not yet given up."""
-        if self.listed is None:
-            return []
-        return [identity for identity in self.members if identity not in self.listed and identity not in self.demoted]
 
 
 class Services:
@@ -182,42 +145,22 @@ class Services:
                 return False
             belief = self._beliefs[key] = Belief(key)
         listed = {instance.identity: instance for instance in view.instances}
-        differs = self._differs(belief, listed)
+        differs = belief.differs(listed)
         if belief.listed != listed.keys():
             belief.changed_at = now
         belief.listed = set(listed)
         belief.confirmed |= listed.keys()
         belief.demoted -= listed.keys()
-        before = self._face(belief)
+        before = belief.face()
         belief.members.update(listed)
         belief.threshold_reached = view.threshold_reached
         belief.source = source
         belief.confirmed_at = wall
         self._judge(belief, now, pulled=source is Source.PULL)
-        self._remember_healthy(belief, before[0])
-        if self._face(belief) != before:
+        belief.remember_healthy(before[0])
+        if belief.face() != before:
             self._note(belief)
         return differs
-
-    def _face(self, belief: Belief) -> tuple[dict[Identity, Instance], frozenset[Identity], bool, bool, Protection]:
-        """What others see of a belief: when it stays the same there is nothing to tell."""
-        return (
-            dict(belief.members), frozenset(belief.demoted), belief.threshold_reached,
-            belief.source is Source.DISK, self.protection(belief.key),
-        )
-
-    @staticmethod
-    def _differs(belief: Belief, listed: Mapping[Identity, Instance]) -> bool:
-        if belief.listed is None:
-            return False
-        return belief.listed != listed.keys() or any(belief.members.get(k) != v for k, v in listed.items())
-
-    @staticmethod
-    def _remember_healthy(belief: Belief, before: Mapping[Identity, Instance]) -> None:
-        if any(instance.healthy for instance in belief.members.values()):
-            belief.last_healthy = ()
-        elif healthy := tuple(instance for instance in before.values() if instance.healthy):
-            belief.last_healthy = healthy
 
     def set_live(self, key: ServiceKey, *, live: bool) -> None:
         """Whether pushes arrive for this service now."""
@@ -239,8 +182,11 @@ class Services:
             return
         self.disbelieved += not belief.since
         belief.since = belief.since or now
-        lost = self._lost_of_empty(belief, missing, now, pulled=pulled) if not belief.listed else \
-            self._lost_of_partial(belief, missing, now, pulled=pulled)
+        lost = (
+            self._lost_of_empty(belief, missing, now, pulled=pulled)
+            if not belief.listed
+            else self._lost_of_partial(belief, missing, now, pulled=pulled)
+        )
         if lost:
             self._lose(belief, lost, now)
         if not belief.doubted():
@@ -306,7 +252,9 @@ class Services:
     def _lose(self, belief: Belief, lost: list[Identity], now: float) -> None:
         size = len(belief.members) - len(belief.demoted)
         vanished = {identity: belief.members[identity] for identity in lost}
-        self._brake.count(belief.key, vanished, size=size, known=len(self._populated), now=now, wall=belief.confirmed_at)
+        self._brake.count(
+            belief.key, vanished, size=size, known=len(self._populated), now=now, wall=belief.confirmed_at
+        )
         if self._brake.engaged:
             belief.demoted |= vanished.keys()
             self._restore_vanished()
@@ -376,7 +324,8 @@ class Services:
         if not self.settled(namespace, now):
             return []
         gone = [
-            key for key, belief in self._beliefs.items()
+            key
+            for key, belief in self._beliefs.items()
             if not belief.members and key.namespace == namespace and key.group == group and key.service not in names
         ]
         for key in gone:
@@ -450,30 +399,12 @@ class Services:
         if (instances := self._static.get(key)) is not None:
             return Snapshot(key, instances, revision=revision or self._revision, source=Source.STATIC, live=True)
         belief = self._beliefs[key]
-        front = [v for k, v in belief.members.items() if k not in belief.demoted]
-        behind = [v for k, v in belief.members.items() if k in belief.demoted]
-        protection = self.protection(key)
-        return Snapshot(
-            key, (*front, *behind), revision=revision or belief.revision, source=belief.source,
-            confirmed_at=belief.confirmed_at, protection=protection,
-            protected_since=belief.since if protection is not Protection.NONE else 0.0,
-            threshold_reached=belief.threshold_reached, unconfirmed=len(belief.doubted()), demoted=len(behind),
-            last_healthy=belief.last_healthy, live=belief.live,
-        )
+        return belief.snapshot(revision or belief.revision)
 
     def protection(self, key: ServiceKey) -> Protection:
         """Why what we serve of this service differs from its last list."""
         belief = self._beliefs.get(key)
-        if belief is None or belief.listed is None:
-            return Protection.NONE
-        if belief.demoted:
-            return Protection.BRAKE
-        missing = belief.doubted()
-        if not missing:
-            return Protection.NONE
-        if not belief.listed:
-            return Protection.EMPTY
-        return Protection.HELD if all(identity in belief.held for identity in missing) else Protection.SHRINK
+        return belief.protection() if belief is not None else Protection.NONE
 
     def restore(self, snapshots: Iterable[Snapshot]) -> int:
         """Takes what a disk or a front remembers, unconfirmed. What is known already wins. Returns how many."""
@@ -481,12 +412,7 @@ class Services:
         for snapshot in snapshots:
             if snapshot.key in self._beliefs or snapshot.source is Source.STATIC:
                 continue
-            belief = self._beliefs[snapshot.key] = Belief(snapshot.key)
-            belief.members = {instance.identity: instance for instance in snapshot.instances}
-            belief.threshold_reached = snapshot.threshold_reached
-            belief.confirmed_at = snapshot.confirmed_at
-            belief.last_healthy = snapshot.last_healthy
-            belief.source = Source.DISK
+            belief = self._beliefs[snapshot.key] = restored(snapshot)
             self._note(belief)
             count += 1
         return count

@@ -47,7 +47,9 @@ def listen(path: Path, mode: int, uid: int = -1, gid: int = -1) -> socket.socket
         sock.listen(CONNECTIONS_MAX)
     except OSError as error:
         sock.close()
-        raise StartError(f"{path} cannot be made ({error.strerror or error}); see cache.dir and server.control_group") from error
+        raise StartError(
+            f"{path} cannot be made ({error.strerror or error}); see cache.dir and server.control_group"
+        ) from error
     sock.setblocking(False)
     return sock
 

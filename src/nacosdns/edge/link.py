@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from nacosdns.core.frames import FRAME_BYTES_MAX, VERSION, Hello, LinkFrame, decode_link, encode
+from nacosdns.core.frames import FRAME_BYTES_MAX, VERSION, Hello, decode_link, encode
 from nacosdns.errors import LinkError
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
+    from nacosdns.core.frames import LinkFrame
     from nacosdns.ports import LinkListener
 
 _LENGTH = struct.Struct("!I")

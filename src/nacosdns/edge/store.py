@@ -8,7 +8,6 @@ new one begun; a newer schema is left alone (nothing is written to it).
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import sqlite3
 import threading
@@ -179,12 +178,13 @@ class SqliteStore:
             if contents.broken:
                 self._set_aside(contents.broken)
                 self._lost = True
-            return contents
         except StoreDamaged as error:
             self._set_aside(str(error))
         except StoreError as error:
             self.read_only = str(error)
             self._log.error("store.not_used", reason=str(error))
+        else:
+            return contents
         return Contents()
 
     def _set_aside(self, reason: str) -> None:
@@ -195,7 +195,7 @@ class SqliteStore:
             source = Path(f"{self._path}{suffix}")
             try:
                 if source.exists():
-                    os.replace(source, f"{target}{suffix}")
+                    source.replace(f"{target}{suffix}")
             except OSError as error:
                 self.read_only = f"cannot set the damaged file aside: {error}"
                 self._log.error("store.not_used", reason=self.read_only)
@@ -205,8 +205,16 @@ class SqliteStore:
     def put_services(self, items: Iterable[tuple[Known, float]]) -> None:
         """Remembers snapshots with the wall time at which they were last asked for."""
         rows = [
-            (known.key.registry, known.key.namespace, known.key.group, known.key.service, known.revision,
-             bytes(known.body), zlib.crc32(known.body), asked_at)
+            (
+                known.key.registry,
+                known.key.namespace,
+                known.key.group,
+                known.key.service,
+                known.revision,
+                bytes(known.body),
+                zlib.crc32(known.body),
+                asked_at,
+            )
             for known, asked_at in items
         ]
         if rows:
@@ -277,8 +285,13 @@ class SqliteStore:
 
     def status(self) -> dict[str, object]:
         return {
-            "path": str(self._path), "writes": self.writes, "failures": self.failures, "dropped": self.dropped,
-            "damaged_rows": self.damaged, "set_aside": self.set_aside, "not_used": self.read_only,
+            "path": str(self._path),
+            "writes": self.writes,
+            "failures": self.failures,
+            "dropped": self.dropped,
+            "damaged_rows": self.damaged,
+            "set_aside": self.set_aside,
+            "not_used": self.read_only,
         }
 
     # --- the writer's thread

@@ -50,7 +50,9 @@ class TcpDoor:
             return
         copy = sock.dup()
         copy.setblocking(False)
-        server = await asyncio.get_running_loop().create_server(lambda: Connection(self, self._owner), sock=copy, backlog=512)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self, self._owner), sock=copy, backlog=512
+        )
         self._servers[sock.fileno()] = server
 
     def stop(self, sock: socket.socket) -> None:
@@ -210,5 +212,3 @@ def _raw_address(peer: object) -> bytes:
     text = str(peer[0]).partition("%")[0]
     family = socket.AF_INET6 if ":" in text else socket.AF_INET
     return socket.inet_pton(family, text)
-
-

@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from nacosdns.core.book import Entry
 
@@ -91,7 +91,11 @@ def mmsg_works() -> bool:
 
 
 def make_door(
-    sock: socket.socket, replies: dict[bytes, Entry], owner: Asked, *, allowed: dict[bytes, bool] | None = None,
+    sock: socket.socket,
+    replies: dict[bytes, Entry],
+    owner: Asked,
+    *,
+    allowed: dict[bytes, bool] | None = None,
     portable: bool = False,
 ) -> UdpDoor:
     """A door on an inherited, bound, non-blocking socket. ``allowed``: addresses already judged; None asks nobody."""
@@ -117,7 +121,9 @@ class _Libc:
 class _Slots:
     """The buffers of a batch: one array each of data, addresses, control data, iovecs and headers."""
 
-    def __init__(self, data_bytes: int, names: ctypes.Array[ctypes.c_char], controls: ctypes.Array[ctypes.c_char]) -> None:
+    def __init__(
+        self, data_bytes: int, names: ctypes.Array[ctypes.c_char], controls: ctypes.Array[ctypes.c_char]
+    ) -> None:
         self.data = (ctypes.c_char * (BATCH * data_bytes))()
         self.view = memoryview(self.data).cast("B")
         self.iovecs = (ctypes.c_uint64 * (2 * BATCH))()
@@ -173,7 +179,9 @@ class FastDoor:
         for slot in range(BATCH):
             head = _HEADER_WORDS * slot
             self._out.headers[head + 1] = self._name_size
-            self._out.headers[head + 4] = ctypes.addressof(self._controls) + slot * CONTROL_BYTES + offset if wildcard else 0
+            self._out.headers[head + 4] = (
+                ctypes.addressof(self._controls) + slot * CONTROL_BYTES + offset if wildcard else 0
+            )
             self._out.headers[head + 5] = space if wildcard else 0
         return offset if wildcard else -1
 
@@ -198,7 +206,9 @@ class FastDoor:
     def _drain(self) -> int:
         """One batch: read, answer what is prepared, hand the rest over, send. Returns how many packets were read."""
         self._header_view[:] = self._fresh
-        count: int = self._libc.recvmmsg(self._sock.fileno(), ctypes.addressof(self._in.headers), BATCH, _MSG_DONTWAIT, None)
+        count: int = self._libc.recvmmsg(
+            self._sock.fileno(), ctypes.addressof(self._in.headers), BATCH, _MSG_DONTWAIT, None
+        )
         if count <= 0:
             return 0
         started = time.monotonic()
@@ -414,7 +424,9 @@ class PortableDoor:
         if reply:
             _send_one(self._sock, client, reply)
 
-    def _client(self, address: tuple[str, int] | tuple[str, int, int, int], ancillary: list[tuple[int, int, bytes]]) -> Client:
+    def _client(
+        self, address: tuple[str, int] | tuple[str, int, int, int], ancillary: list[tuple[int, int, bytes]]
+    ) -> Client:
         family = struct.pack("<H", self._sock.family) + address[1].to_bytes(2, "big")
         if self._v6:
             scope = struct.pack("<I", address[3] if len(address) == 4 else 0)
@@ -424,10 +436,20 @@ class PortableDoor:
         return Client(name, self._control(ancillary) if self._wildcard else b"")
 
     def _control(self, ancillary: list[tuple[int, int, bytes]]) -> bytes:
-        wanted = (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO) if self._v6 else (socket.IPPROTO_IP, getattr(socket, "IP_PKTINFO", 8))
+        wanted = (
+            (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO)
+            if self._v6
+            else (socket.IPPROTO_IP, getattr(socket, "IP_PKTINFO", 8))
+        )
         for level, kind, data in ancillary:
             if (level, kind) == wanted:
-                info = data[:16] + bytes(4) if self._v6 and data[:1] != b"\xfe" else data if self._v6 else bytes(4) + data[4:12]
+                info = (
+                    data[:16] + bytes(4)
+                    if self._v6 and data[:1] != b"\xfe"
+                    else data
+                    if self._v6
+                    else bytes(4) + data[4:12]
+                )
                 return bytes(16) + info
         return b""
 
@@ -438,5 +460,3 @@ def _stamp_age_s(ancillary: list[tuple[int, int, bytes]]) -> float:
             seconds, nanoseconds = struct.unpack_from("<qq", data)
             return time.time() - (int(seconds) + int(nanoseconds) / 1e9)
     return 0.0
-
-

@@ -1,0 +1,136 @@
+"""One service as we believe it: members, what the last list held, what is doubted, and how that looks from outside.
+
+Must not know: other services, time. Rule: it only holds and shows; core/services.py decides what changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nacosdns.core.model import Protection, Snapshot, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nacosdns.core.model import Instance, ServiceKey
+
+Identity = tuple[str, int, str]
+
+
+class Belief:
+    """What we believe of one service. ``members`` in the order they came to be known."""
+
+    __slots__ = (
+        "agreements",
+        "changed_at",
+        "confirmed",
+        "confirmed_at",
+        "demoted",
+        "empty_since",
+        "held",
+        "key",
+        "last_healthy",
+        "listed",
+        "live",
+        "members",
+        "revision",
+        "since",
+        "source",
+        "static",
+        "threshold_reached",
+    )
+
+    def __init__(self, key: ServiceKey) -> None:
+        self.key = key
+        self.members: dict[Identity, Instance] = {}
+        self.confirmed: set[Identity] = set()
+        self.demoted: set[Identity] = set()
+        self.held: dict[Identity, float] = {}
+        self.listed: set[Identity] | None = None
+        self.changed_at = 0.0
+        self.empty_since = 0.0
+        self.agreements = 0
+        self.since = 0.0
+        self.confirmed_at = 0.0
+        self.source = Source.PULL
+        self.threshold_reached = False
+        self.last_healthy: tuple[Instance, ...] = ()
+        self.live = False
+        self.static = False
+        self.revision = 0
+
+    def __repr__(self) -> str:
+        return f"<Belief {self.key} members={len(self.members)} doubted={len(self.doubted())} live={self.live}>"
+
+    def doubted(self) -> list[Identity]:
+        """Members that the last list does not hold and that are not yet given up."""
+        if self.listed is None:
+            return []
+        return [identity for identity in self.members if identity not in self.listed and identity not in self.demoted]
+
+    def face(self) -> tuple[dict[Identity, Instance], frozenset[Identity], bool, bool, Protection]:
+        """What others see of a belief: when it stays the same there is nothing to tell."""
+        return (
+            dict(self.members),
+            frozenset(self.demoted),
+            self.threshold_reached,
+            self.source is Source.DISK,
+            self.protection(),
+        )
+
+    def differs(self, listed: Mapping[Identity, Instance]) -> bool:
+        """Whether a list says something else than the last one did."""
+        if self.listed is None:
+            return False
+        return self.listed != listed.keys() or any(self.members.get(k) != v for k, v in listed.items())
+
+    def remember_healthy(self, before: Mapping[Identity, Instance]) -> None:
+        """Keeps the last healthy set while no member is healthy."""
+        if any(instance.healthy for instance in self.members.values()):
+            self.last_healthy = ()
+        elif healthy := tuple(instance for instance in before.values() if instance.healthy):
+            self.last_healthy = healthy
+
+    def protection(self) -> Protection:
+        """Why what we serve differs from the last list."""
+        if self.listed is None:
+            return Protection.NONE
+        if self.demoted:
+            return Protection.BRAKE
+        missing = self.doubted()
+        if not missing:
+            return Protection.NONE
+        if not self.listed:
+            return Protection.EMPTY
+        return Protection.HELD if all(identity in self.held for identity in missing) else Protection.SHRINK
+
+    def snapshot(self, revision: int) -> Snapshot:
+        """What is served now: members in order, the demoted ones last."""
+        front = [v for k, v in self.members.items() if k not in self.demoted]
+        behind = [v for k, v in self.members.items() if k in self.demoted]
+        protection = self.protection()
+        return Snapshot(
+            self.key,
+            (*front, *behind),
+            revision=revision,
+            source=self.source,
+            confirmed_at=self.confirmed_at,
+            protection=protection,
+            protected_since=self.since if protection is not Protection.NONE else 0.0,
+            threshold_reached=self.threshold_reached,
+            unconfirmed=len(self.doubted()),
+            demoted=len(behind),
+            last_healthy=self.last_healthy,
+            live=self.live,
+        )
+
+
+def restored(snapshot: Snapshot) -> Belief:
+    """What a disk or a front remembers, as an unconfirmed belief."""
+    belief = Belief(snapshot.key)
+    belief.members = {instance.identity: instance for instance in snapshot.instances}
+    belief.threshold_reached = snapshot.threshold_reached
+    belief.confirmed_at = snapshot.confirmed_at
+    belief.last_healthy = snapshot.last_healthy
+    belief.source = Source.DISK
+    return belief

@@ -1,0 +1,110 @@
+"""What an operator asks of the keeper: the services, its state, numbers for the gauges.
+
+Must not know: the control socket. Rule: it reads; what changes a belief is a method of the keeper.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nacosdns.core.naming import folded_key
+from nacosdns.core.model import Protection
+
+if TYPE_CHECKING:
+    from nacosdns.core.model import ServiceKey, Snapshot
+    from nacosdns.core.naming import FoldedKey
+    from nacosdns.keeper import Keeper
+
+PROTECTED_SHOWN_MAX = 50
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What the keeper's gauges show."""
+
+    services: int
+    subscribed: int
+    connected: int
+    namespaces: int
+    protected: dict[Protection, int]
+    oldest_confirmation_s: float
+
+
+class KeeperControl:
+    """The keeper's half of `services` and `status`."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    def __repr__(self) -> str:
+        return f"<KeeperControl of {self._keeper!r}>"
+
+    def listing(self) -> list[dict[str, object]]:
+        """For `nacosdns services`."""
+        wall = self._keeper.clock.wall()
+        services = self._keeper.services
+        return [self._row(services.snapshot(key), wall) for key in sorted(services)]
+
+    def _row(self, snapshot: Snapshot, wall: float) -> dict[str, object]:
+        key = snapshot.key
+        since = snapshot.protected_since
+        return {
+            "namespace": key.namespace,
+            "group": key.group,
+            "service": key.service,
+            "registry": key.registry,
+            "instances": len(snapshot.instances),
+            "healthy": sum(1 for i in snapshot.instances if i.healthy and i.enabled),
+            "protection": snapshot.protection.value,
+            "protected_s": round(self._keeper.clock.now() - since, 1) if since else None,
+            "unconfirmed": snapshot.unconfirmed,
+            "demoted": snapshot.demoted,
+            "source": snapshot.source.value,
+            "subscribed": self._keeper.schedule.is_live(key),
+            "age_s": round(wall - snapshot.confirmed_at, 1) if snapshot.confirmed_at else None,
+        }
+
+    def status(self) -> dict[str, object]:
+        """For `nacosdns status`."""
+        keeper = self._keeper
+        services = keeper.services
+        protected = services.doubted()
+        braked_since = services.braked_since
+        return {
+            "epoch": keeper.epoch,
+            "revision": services.revision,
+            "services": services.count(),
+            "subscribed": len(keeper.schedule.subscribed()),
+            "fronts": len(keeper.feeds),
+            "protected": [
+                {"service": str(key), "why": services.protection(key).value} for key in protected[:PROTECTED_SHOWN_MAX]
+            ],
+            "protected_count": len(protected),
+            "brake_s": round(keeper.clock.now() - braked_since, 1) if braked_since else None,
+            "registry": keeper.registry.status() if keeper.registry is not None else None,
+            "store": keeper.store.status(),
+        }
+
+    def counts(self) -> Counts:
+        """For the gauges."""
+        keeper = self._keeper
+        protected: dict[Protection, int] = {}
+        for key in keeper.services.doubted():
+            kind = keeper.services.protection(key)
+            protected[kind] = protected.get(kind, 0) + 1
+        live = keeper.schedule.subscribed()
+        oldest = min((keeper.services.confirmed_at(key) for key in live), default=0.0)
+        return Counts(
+            services=keeper.services.count(),
+            subscribed=len(live),
+            connected=len(keeper.up),
+            namespaces=len(keeper.namespaces),
+            protected=protected,
+            oldest_confirmation_s=max(0.0, keeper.clock.wall() - oldest) if oldest else 0.0,
+        )
+
+    def spellings(self, folded: FoldedKey) -> list[ServiceKey]:
+        """The known services that share a folded key."""
+        keys = iter(self._keeper.services)
+        return [key for key in keys if folded_key(key.namespace, key.group, key.service) == folded]
