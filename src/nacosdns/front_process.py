@@ -118,7 +118,6 @@ class FrontProcess:
             self._tasks = tasks
             self._front.use_upstream(UpstreamSockets(self._front.received, self._front.failed, self._spawn))
             self._find_upstreams()
-            self._front.start()
             tasks.create_task(link.connect(self._child.setup.link_path, self, self._hello(), self._child.log))
             tasks.create_task(self._gauges())
             for path in self._resolv_paths:
@@ -212,6 +211,7 @@ class FrontProcess:
             wanted += self._from_resolv_conf(config) if entry == RESOLV_CONF else [entry]
         self._forwarding.set_upstreams(list(dict.fromkeys(wanted)), mine, self._child.clock.now())
         self._child.log.info("upstreams.set", upstreams=[resolver.address for resolver in self._forwarding.resolvers])
+        self._front.start()
 
     def _from_resolv_conf(self, config: Config) -> list[str]:
         paths = resolvconf.candidates(config.cache.dir, config.forward.resolv_conf)

@@ -18,6 +18,7 @@ from typing import cast
 import dnslib
 
 LOST_AFTER_S = 3.0
+RECEIVE_BYTES = 4 << 20
 
 
 @dataclass
@@ -57,6 +58,8 @@ class Checker(asyncio.DatagramProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.DatagramTransport", transport)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # a late turn of ours must lose no answer
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         now = time.monotonic()

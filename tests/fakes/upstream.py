@@ -63,6 +63,7 @@ class Script:
         self.lowers_case = False
         self.is_referring = False  # NOERROR without records and without RA: a server without recursion
         self.mute_names: set[str] = set()
+        self.mute_types: set[str] = set()
         self.refuses_edns = False  # FORMERR without OPT when the query has one
         self.tcp = "answer"  # or "mute", "close"
         self.lies_over_tcp = False
@@ -114,9 +115,10 @@ class Script:
 
     def note(self, transport: str, packet: bytes, port: int) -> DNSRecord | None:
         query = DNSRecord.parse(packet)
-        name = str(query.q.qname).rstrip(".").lower()
-        self.seen.append(Seen(transport, name, QTYPE[query.q.qtype], query.header.id, port, packet))
-        return query if query.header.qr == 0 and name not in self.mute_names else None
+        name, rtype = str(query.q.qname).rstrip(".").lower(), QTYPE[query.q.qtype]
+        self.seen.append(Seen(transport, name, rtype, query.header.id, port, packet))
+        is_mute = name in self.mute_names or rtype in self.mute_types
+        return None if is_mute or query.header.qr else query
 
     def reply(self, query: DNSRecord, *, over_tcp: bool) -> bytes:
         name, rtype = str(query.q.qname).rstrip(".").lower(), QTYPE[query.q.qtype]

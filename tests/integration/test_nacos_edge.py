@@ -528,18 +528,19 @@ async def test_an_answer_that_a_push_overtook_does_not_win_over_it() -> None:
 
 @on_a_loop
 async def test_a_reset_is_obeyed_and_the_server_that_it_names_is_taken() -> None:  # trap 8
-    async with FakeNacos().running() as first, FakeNacos().running() as second:
-        edge = registry(first.address, second.address)
+    async with FakeNacos().running() as first, FakeNacos().running() as second, FakeNacos().running() as third:
+        servers = [first, second, third]
+        edge = registry(*(server.address for server in servers))
         async with running(edge) as listener:
-            old, new = (first, second) if first.setups else (second, first)
-            await old.send(
-                "ConnectResetRequest", {"requestId": "9", "serverIp": "127.0.0.1", "serverPort": str(new.port)}
-            )
+            at = next(index for index, server in enumerate(servers) if server.setups)
+            named = servers[(at + 2) % 3]  # the next in turn would be another
+            reset = {"requestId": "9", "serverIp": "127.0.0.1", "serverPort": str(named.port)}
+            await servers[at].send("ConnectResetRequest", reset)
             await listener.heard("connected public", times=2)
             server = edge.status()["namespaces"]["public"]["server"]  # type: ignore[index]
 
-    assert server == new.address
-    assert old.acknowledged == ["ConnectResetResponse 9"]
+    assert server == named.address
+    assert servers[at].acknowledged == ["ConnectResetResponse 9"]
 
 
 @on_a_loop
@@ -689,9 +690,10 @@ async def test_a_user_without_a_right_is_refused_and_does_not_log_in_again_for_e
 async def test_a_wrong_password_is_refused_tried_seldom_and_never_told() -> None:  # trap 11
     sink, log = capturing()
     async with FakeNacos(users={"nacos": "right"}).running() as nacos:
-        edge = registry(nacos.address, log=log, **account("s3cret"))
+        edge = registry(nacos.address, namespaces=("public", "other"), log=log, **account("s3cret"))
         async with running(edge, connected="") as listener:
-            await listener.heard("disconnected public")
+            for namespace in ("public", "other"):
+                await listener.heard(f"disconnected {namespace}")
             for _ in range(5):
                 with pytest.raises(RegistryRefused, match="refuses the user 'nacos'"):
                     await edge.query(ORDERS)

@@ -61,7 +61,7 @@ async def test_one_instance_is_registered_as_it_was_given_and_taken_out_at_the_e
         async with running(made):
             await until(lambda: addresses(nacos) == ["10.0.0.1"])
             host = nacos.hosts(KEY)[0]
-            assert made.registered
+            await until(lambda: made.registered)
         left = addresses(nacos)
 
     assert (host["port"], host["weight"], host["metadata"], host["ephemeral"]) == (5432, 2.0, {"zone": "a"}, True)

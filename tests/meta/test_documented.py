@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,18 @@ def test_make_lists_its_verbs_and_the_readme_names_only_those():
 
     assert {"setup", "test", "check", "demo"} <= known
     assert set(re.findall(r"`make ([a-z]+)", readme)) <= known
+
+
+def examples() -> list[str]:
+    """Every line of a code block in README and docs that runs nacosdns."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    blocks = [block for text in texts for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+    lines = [line.partition(" #")[0].strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    return [line for line in lines if re.match(r"(sudo )?(\S*/)?nacosdns ", line)]
+
+
+@pytest.mark.parametrize("line", examples())
+def test_every_command_in_the_documentation_is_one_that_nacosdns_takes(line):
+    words = shlex.split(line.partition("nacosdns ")[2])
+
+    assert parser().parse_args(words).command

@@ -6,8 +6,8 @@ Must not know: what is decided about them (core/forwarding.py). Rule: what the f
 from __future__ import annotations
 
 from enum import Enum
+from hashlib import blake2b
 from math import inf
-from zlib import crc32
 
 import msgspec
 
@@ -208,6 +208,9 @@ def repeats(packet: bytes, question: bytes) -> bool:
 
 
 def check_name(identity: bytes, address: str) -> bytes:
-    """The name that we ask a resolver, and nobody else asks us, to find out whether it asks us back."""
-    label = b"loop-" + identity.hex().encode() + b"-" + f"{crc32(address.encode()):08x}".encode()
-    return dnswire.name_to_wire((label[:63], b"nacosdns"))
+    """The name that we ask a resolver, and nobody else asks us, to find out whether it asks us back.
+
+    A keyed hash: every front of the host knows it, and it tells an upstream nothing of the host.
+    """
+    digest = blake2b(address.encode(), key=identity[:64], digest_size=16).hexdigest()
+    return dnswire.name_to_wire((b"loop-" + digest.encode(), b"nacosdns"))

@@ -25,6 +25,8 @@ LONG_LIFE_S = 30.0
 DELAY_MIN_S = 0.1
 DELAY_MAX_S = 10.0
 
+_CAN_WAIT = 2  # the standby and web start when a front is up
+
 SUPERVISOR_SLOT, KEEPER_SLOT, WEB_SLOT, FIRST_FRONT_SLOT = range(4)
 
 
@@ -103,8 +105,11 @@ class Watch:
         self._generations = {"keeper": 0, "front": 0, "web": 0}
         self._grace_until = now + FIRST_START_GRACE_S
         self._judged_at = now
+        self._waiting = True
         self._fronts = 0
         self.resize(fronts, now, web=web)
+        for ward in self.wards.values():
+            ward.due_at = now if self._urgency(ward)[0] < _CAN_WAIT else self._grace_until
 
     def __repr__(self) -> str:
         words = " ".join(f"{ward.role}:{ward.slot}={ward.phase.value}{ward.reads}" for ward in self.wards.values())
@@ -144,8 +149,10 @@ class Watch:
 
     def ready(self, slot: int) -> None:
         """The process says that it is set up."""
-        if self.wards[slot].phase is Phase.STARTING:
-            self.wards[slot].phase = Phase.READY
+        ward = self.wards[slot]
+        if ward.phase is Phase.STARTING:
+            ward.phase = Phase.READY
+            self._first_front(ward)
 
     def exited(self, slot: int, now: float) -> None:
         """The process is gone, for whatever reason; or it could not be started."""
@@ -159,7 +166,16 @@ class Watch:
         ward.reads = ()
         if ward.role == "front":
             self._grace_until = now
+        self._first_front(ward)
         self._forget(ward)
+
+    def _first_front(self, ward: Ward) -> None:
+        """The first front is up, or will not come: what left the machine to it may start too."""
+        if ward.role == "front" and self._waiting:
+            self._waiting = False
+            for other in self.wards.values():
+                if other.phase is Phase.DOWN and not other.failures:
+                    other.due_at = min(other.due_at, ward.since)
 
     def judge(self, now: float, ages_s: Mapping[int, float]) -> list[Action]:
         """Whom to kill, given the age of each heartbeat by slot. To be called every ``JUDGE_S``.
@@ -214,14 +230,14 @@ class Watch:
         return [ward for ward in self._of("front") if ward.phase is Phase.READY]
 
     def _spawns(self, now: float) -> Iterator[Action]:
-        """What must answer comes first: on a small machine the imports of a keeper would hold it up."""
+        """What must answer comes first: on a small machine the imports of the others would hold it up."""
         due = (ward for ward in self.wards.values() if ward.phase is Phase.DOWN and ward.due_at <= now)
         for ward in sorted(due, key=self._urgency):
             yield Spawn(ward.slot)
 
     def _urgency(self, ward: Ward) -> tuple[int, int]:
         standby = ward.slot >= FIRST_FRONT_SLOT + self._fronts
-        return {"front": 2 if standby else 0, "keeper": 1, "web": 3}[ward.role], ward.slot
+        return {"front": _CAN_WAIT if standby else 0, "keeper": 1, "web": 3}[ward.role], ward.slot
 
     def _unread(self) -> list[int]:
         read = {socket for ward in self._ready_fronts() for socket in ward.reads}

@@ -37,13 +37,14 @@ def addresses() -> tuple[HostAddress, ...]:
     """The addresses of all interfaces, in the kernel's order; empty where the kernel has no netlink."""
     if sys.platform != "linux":
         return ()
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
-        netlink.settimeout(_DEADLINE_S)
-        netlink.sendto(
-            _MESSAGE.pack(_MESSAGE.size + _ADDRESS.size, _RTM_GETADDR, _REQUEST_DUMP, 1, 0) + bytes(_ADDRESS.size),
-            (0, 0),
-        )
-        return tuple(_answers(netlink))
+    request = _MESSAGE.pack(_MESSAGE.size + _ADDRESS.size, _RTM_GETADDR, _REQUEST_DUMP, 1, 0) + bytes(_ADDRESS.size)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
+            netlink.settimeout(_DEADLINE_S)
+            netlink.sendto(request, (0, 0))
+            return tuple(_answers(netlink))
+    except OSError:
+        return ()
 
 
 def _answers(netlink: socket.socket) -> Iterator[HostAddress]:

@@ -7,6 +7,7 @@ argv or the environment; it inherits exactly the descriptors that it is given; i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -101,17 +102,16 @@ class Births:
     ) -> Process:
         """Starts ``python -m MODULE FD`` with these descriptors; fills in ``setup.channel_fd``. OSError says it cannot."""
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        setup = msgspec.structs.replace(setup, channel_fd=theirs.fileno())
-        setup_fd = self._memory_file("setup", frames.encode(setup))
-        try:
-            popen = self._popen([module, str(setup_fd)], (theirs.fileno(), setup_fd, *inherited))
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(setup_fd)
+        with theirs, contextlib.ExitStack() as failed:
+            failed.enter_context(ours)
+            ours.setblocking(False)
+            setup = msgspec.structs.replace(setup, channel_fd=theirs.fileno())
+            setup_fd = self._memory_file("setup", frames.encode(setup))
+            try:
+                popen = self._popen([module, str(setup_fd)], (theirs.fileno(), setup_fd, *inherited))
+            finally:
+                os.close(setup_fd)
+            failed.pop_all()
         return Process(popen, ours, exited)
 
     def _popen(self, arguments: list[str], descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:

@@ -72,12 +72,11 @@ class _Seat:
         self._changed = changed
 
     def connected(self) -> None:
-        """From the client: a new connection holds nothing."""
-        self.done = None
+        """From the client: there is something to tell."""
         self._changed.set()
 
     def disconnected(self) -> None:
-        """From the client."""
+        """From the client: the next connection will hold nothing."""
         self.done = None
         self._changed.set()
 

@@ -102,7 +102,9 @@ class UpstreamSockets:
         )
 
     def send(self, address: str, packet: bytes, *, over_tcp: bool, token: int) -> None:
-        """Sends the packet under an id of ours. ``failed`` comes later if it cannot be done."""
+        """Sends the packet under an id of ours. ``failed`` comes later if it cannot be done; after ``close`` nothing."""
+        if self._closed:
+            return
         try:
             if over_tcp:
                 self._send_over_tcp(address, packet, token)
