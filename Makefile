@@ -22,7 +22,7 @@ run: $(READY) ## run the bridge: make run CONFIG=config/agent.toml
 	$(BIN)/nacosdns run -c $(or $(CONFIG),config/agent.toml)
 
 demo: $(READY) ## a real Nacos, the bridge and a service on this machine, asked by dig
-	PATH="$(CURDIR)/$(BIN):$$PATH" deploy/nacos/demo.sh
+	$(BIN)/python deploy/demo.py
 
 test: $(READY) ## the whole suite; the tests against a real Nacos start their own
 	$(BIN)/python -m pytest $(ARGS)

@@ -38,7 +38,7 @@ ONE = ServiceView((Instance("10.0.0.1", 80),))
 def registry(
     *servers: str, namespaces: tuple[str, ...] = ("public",), log: object = None, **settings: object
 ) -> NacosRegistry:
-    quick = {"connect_timeout_s": 1.0, "request_timeout_s": 0.5, "silence_s": 10.0, **settings}
+    quick = {"connect_timeout_s": 1.0, "request_timeout_s": 3.0, "silence_s": 10.0, **settings}
     return NacosRegistry(
         Settings(servers=servers, **quick), namespaces, log or structlog.get_logger(), rng=random.Random(1)
     )
@@ -336,7 +336,7 @@ async def test_a_query_that_is_not_answered_ends_at_its_deadline_and_the_second_
         return "", {}
 
     async with FakeNacos(answers={"ServiceQueryRequest": never}).running() as nacos:
-        edge = registry(nacos.address)
+        edge = registry(nacos.address, request_timeout_s=0.5)
         async with running(edge) as listener:
             began = time.monotonic()
             for _ in range(2):

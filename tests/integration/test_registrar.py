@@ -29,7 +29,7 @@ SECOND = Instance("10.0.0.2", 5432)
 
 
 def registrar(nacos: FakeNacos, *instances: Instance, probe: Probe | None = None, **settings: object) -> Registrar:
-    quick = {"connect_timeout_s": 1.0, "request_timeout_s": 0.5, **settings}
+    quick = {"connect_timeout_s": 1.0, "request_timeout_s": 3.0, **settings}
     made = Registrar(
         Settings(servers=(nacos.address,), **quick), DATABASE, instances, structlog.get_logger(), probe=probe
     )
@@ -201,7 +201,7 @@ async def test_the_tcp_probe_holds_while_the_port_is_open() -> None:
 
 @pytest.mark.parametrize(("status", "holds"), [(200, True), (302, True), (404, False), (500, False)])
 @on_a_loop
-async def test_the_http_probe_holds_while_the_status_is_good(status: int, holds: bool) -> None:  # noqa: FBT001
+async def test_the_http_probe_holds_while_the_status_is_good(status: int, holds: bool) -> None:
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -161,7 +161,8 @@ def test_prepared_replies_rotate_keep_their_id_and_are_counted(loop: asyncio.Abs
 
 
 def test_a_batch_may_mix_prepared_slow_dropped_and_later_replies(
-    loop: asyncio.AbstractEventLoop, portable: bool  # noqa: FBT001
+    loop: asyncio.AbstractEventLoop,
+    portable: bool,
 ) -> None:
     owner, entry = Owner(), Entry()
     kinds = {b"p": PREPARED, b"s": b"slow-question", b"d": b"drop", b"l": b"later"}
@@ -185,7 +186,10 @@ def test_a_batch_may_mix_prepared_slow_dropped_and_later_replies(
 
 @pytest.mark.parametrize(("bound", "asked"), [("0.0.0.0", "127.0.0.5"), ("0.0.0.0", "127.8.9.10"), ("::", "::1")])
 def test_a_wildcard_socket_answers_from_the_address_that_was_asked(
-    loop: asyncio.AbstractEventLoop, portable: bool, bound: str, asked: str  # noqa: FBT001
+    loop: asyncio.AbstractEventLoop,
+    portable: bool,
+    bound: str,
+    asked: str,
 ) -> None:
     owner, entry = Owner(), Entry()
     with server(bound) as sock:
@@ -204,7 +208,8 @@ def test_a_wildcard_socket_answers_from_the_address_that_was_asked(
 
 
 def test_a_packet_larger_than_the_buffer_is_dropped_and_the_next_is_answered(
-    loop: asyncio.AbstractEventLoop, portable: bool  # noqa: FBT001
+    loop: asyncio.AbstractEventLoop,
+    portable: bool,
 ) -> None:
     owner, entry = Owner(), Entry()
     with server() as sock:
@@ -220,7 +225,8 @@ def test_a_packet_larger_than_the_buffer_is_dropped_and_the_next_is_answered(
 
 
 def test_a_client_whose_socket_is_gone_does_not_take_the_others_answers_with_it(
-    loop: asyncio.AbstractEventLoop, portable: bool  # noqa: FBT001
+    loop: asyncio.AbstractEventLoop,
+    portable: bool,
 ) -> None:
     owner, entry = Owner(), Entry()
     with server() as sock:
@@ -236,7 +242,8 @@ def test_a_client_whose_socket_is_gone_does_not_take_the_others_answers_with_it(
 
 
 def test_a_spoofed_source_port_of_zero_is_not_answered_and_harms_nobody(
-    loop: asyncio.AbstractEventLoop, portable: bool  # noqa: FBT001
+    loop: asyncio.AbstractEventLoop,
+    portable: bool,
 ) -> None:
     owner, entry = Owner(), Entry()
     with server() as sock:
@@ -263,7 +270,8 @@ def _spoof_port_zero(port: int, payload: bytes) -> None:
 
 
 def test_addresses_not_judged_yet_go_the_slow_way_even_when_prepared(
-    loop: asyncio.AbstractEventLoop, portable: bool  # noqa: FBT001
+    loop: asyncio.AbstractEventLoop,
+    portable: bool,
 ) -> None:
     owner, entry = Owner(), Entry()
     judged = {socket.inet_aton("127.0.0.2"): True}
@@ -279,7 +287,8 @@ def test_addresses_not_judged_yet_go_the_slow_way_even_when_prepared(
 
 
 def test_after_a_pause_packets_older_than_two_seconds_are_dropped_and_counted(
-    loop: asyncio.AbstractEventLoop, portable: bool  # noqa: FBT001
+    loop: asyncio.AbstractEventLoop,
+    portable: bool,
 ) -> None:
     owner, entry = Owner(), Entry()
     with server() as sock:
@@ -297,7 +306,8 @@ def test_after_a_pause_packets_older_than_two_seconds_are_dropped_and_counted(
 
 
 def test_a_closed_door_leaves_packets_for_whoever_reads_the_socket_next(
-    loop: asyncio.AbstractEventLoop, portable: bool  # noqa: FBT001
+    loop: asyncio.AbstractEventLoop,
+    portable: bool,
 ) -> None:
     owner, entry = Owner(), Entry()
     with server() as sock:

@@ -290,7 +290,7 @@ def test_s70_the_zone_of_a_link_local_resolver_is_kept(run: Run) -> None:
 
 @pytest.mark.parametrize("over_tcp", [False, True])
 @pytest.mark.parametrize("address", ["[fe80::1%nosuch]:53", "not an address", "255.255.255.255:53"])
-def test_s70_what_cannot_be_reached_is_reported_later_and_never_raised(run: Run, address: str, over_tcp: bool) -> None:  # noqa: FBT001
+def test_s70_what_cannot_be_reached_is_reported_later_and_never_raised(run: Run, address: str, over_tcp: bool) -> None:
     async def work() -> None:
         async with sockets() as edge:
             token = edge.send(address, over_tcp=over_tcp)

@@ -38,7 +38,7 @@ def bridge(tmp_path: Path) -> Iterator[StartBridge]:
     """Starts the real program: ``bridge(nacos, text=…)``; ended with the test."""
     bridges: list[Bridge] = []
 
-    def start(nacos: RealNacos | None, text: str = "", wait: bool = True, **how: Any) -> Bridge:  # noqa: FBT001, FBT002
+    def start(nacos: RealNacos | None, text: str = "", wait: bool = True, **how: Any) -> Bridge:  # noqa: FBT002
         servers = f'"{nacos.address}"' if nacos is not None else ""
         place = tmp_path / f"b{len(bridges)}"
         place.mkdir()

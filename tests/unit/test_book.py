@@ -71,7 +71,7 @@ def test_first_places_follow_the_weights_exactly_over_windows(weights: list[floa
 
 
 @given(st.integers(1, 400), st.sampled_from([0, 512, 1232, 4096]), st.booleans(), st.booleans())
-def test_a_reply_fits_and_says_so_when_it_was_cut(count: int, payload: int, tcp: bool, srv: bool) -> None:  # noqa: FBT001
+def test_a_reply_fits_and_says_so_when_it_was_cut(count: int, payload: int, tcp: bool, srv: bool) -> None:
     made = page(count, srv=srv)
     asked = query(payload=payload, tcp=tcp)
     packet = b"\0\7" + made.render(asked, made.orders[0])

@@ -142,7 +142,7 @@ def test_what_may_wait_is_bounded() -> None:
         (("link",), "192.0.2.9", True),
     ],
 )
-def test_networks_decide_who_may_ask(allow: tuple[str, ...], address: str, may: bool) -> None:  # noqa: FBT001
+def test_networks_decide_who_may_ask(allow: tuple[str, ...], address: str, may: bool) -> None:
     """S85."""
     raw = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
     access = Access(allow, link=("192.0.2.0/24",))

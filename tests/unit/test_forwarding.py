@@ -731,7 +731,7 @@ def test_s69_a_reply_of_another_opcode_is_not_the_answer(opcode: int) -> None:
 
 @given(noise=st.binary(max_size=200), keeps_header=st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_s69_no_bytes_from_outside_raise_or_reach_a_client(noise: bytes, keeps_header: bool) -> None:  # noqa: FBT001
+def test_s69_no_bytes_from_outside_raise_or_reach_a_client(noise: bytes, keeps_header: bool) -> None:
     forwarding = Forwarding(ForwardSettings(), Random(1))
     forwarding.set_upstreams([U1], Ours(), 0.0)
     forwarding.ask(make_query("ext.test"), "client", 0.0)

@@ -87,7 +87,7 @@ OWNERSHIP = [
 
 
 @pytest.mark.parametrize(("listen", "address", "expected"), OWNERSHIP)
-def test_s65_what_reaches_ourselves_is_known(listen: list[str], address: str, expected: bool) -> None:  # noqa: FBT001
+def test_s65_what_reaches_ourselves_is_known(listen: list[str], address: str, expected: bool) -> None:
     own = ours(listen, ["127.0.0.1", "192.0.2.7", "fe80::1"])
 
     assert (parse_endpoint(address) in own) is expected
