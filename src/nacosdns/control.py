@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PART_DEADLINE_S = 1.0
 KEEPER_VERBS = ("services", "cache.accept")
-FRONT_VERBS = ("ask", "cache.list")
+FRONT_VERBS = ("ask", "cache.list", "modules")
 _ASKED_MAX = 256
 
 Arguments = dict[str, msgspec.Raw]

@@ -71,11 +71,13 @@ class Bridge:
         directory: Path | None = None,
         python: str = sys.executable,
         before: tuple[str, ...] = (),
+        top: str = "",
     ) -> None:
         self.port = port or free_port()
         self.web_port = web_port or free_port()
         self.directory = directory or tmp_path / "state"
         self.file = tmp_path / "bridge.toml"
+        self.top = top
         self.write(text, listen)
         chosen = FAKES if modules is None else modules
         verb = ["fakes.bridge", str(self.file)] if chosen else ["nacosdns.cli", "run", "-c", str(self.file)]
@@ -92,12 +94,12 @@ class Bridge:
         self._reader.start()
 
     def write(self, text: str, listen: str = "") -> None:
-        """The configuration: our ports and directory, then ``text``, which goes on in [server]."""
+        """The configuration: our ports and directory, then ``text``, which goes on in [server]; ``top`` before all."""
         web = f'[web]\nlisten = "127.0.0.1:{self.web_port}"\n[cache]\ndir = "{self.directory}"\n'
         own = f'"127.0.0.1:{self.port}"'
         server = f"[server]\nlisten = [{listen or own}]\n"
         user = "" if "user =" in text else 'user = ""\n'
-        self.file.write_text(f"{web}{server}{user}{text}\n", encoding="utf-8")
+        self.file.write_text(f"{self.top}{web}{server}{user}{text}\n", encoding="utf-8")
 
     def _read(self) -> None:
         assert self.process.stderr is not None
