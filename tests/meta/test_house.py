@@ -110,3 +110,13 @@ def _imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom) and node.module:
         return [node.module]
     return []
+
+
+def test_the_architecture_names_every_room_and_no_other():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "nacosdns"
+    there = {path.name for path in SOURCES if path.name != "__init__.py"}
+    named = {word.rpartition("/")[2] for word in re.findall(r"`([a-z_/]+\.py)`", text)}
+
+    assert named == there
+    assert all((package / word).exists() for word in re.findall(r"`((?:core|edge)/[a-z_]+\.py)`", text))
