@@ -58,16 +58,16 @@ class FrontProcess:
         self._book = Book()
         self._balancers = plugins.load_balancers()
         self._forwarding = Forwarding(forward_settings(born.config, host_identity()), self._rng)
-        pipeline = self._make_pipeline(born.config)
+        self._pipeline = self._make_pipeline(born.config)
         self._front = Front(
-            pipeline=pipeline,
+            pipeline=self._pipeline,
             book=self._book,
             forwarding=self._forwarding,
             clock=born.clock,
             counters=born.counters,
             log=born.log,
         )
-        self._control = FrontControl(self._front, pipeline, self._book, self._forwarding, born.clock)
+        self._control = FrontControl(self._front, self._pipeline, self._book, self._forwarding, born.clock)
         self._tcp = TcpDoor(
             self._front,
             connections_max=born.config.server.tcp_connections,
@@ -142,6 +142,7 @@ class FrontProcess:
             return
         for row in contents.services:
             self._book.update(row.known)
+            self._pipeline.appeared(row.known.key)
         self._forwarding.outside.restore(contents.externals, now=clock.now(), wall=clock.wall())
 
     def _open_sockets(self) -> None:
@@ -181,9 +182,9 @@ class FrontProcess:
         """Names, policies and upstreams change in place; what is known and cached stays."""
         del password
         self._forwarding.configure(forward_settings(config, host_identity()))
-        pipeline = self._make_pipeline(config)
-        self._front.use_pipeline(pipeline)
-        self._control = FrontControl(self._front, pipeline, self._book, self._forwarding, self._child.clock)
+        self._pipeline = self._make_pipeline(config)
+        self._front.use_pipeline(self._pipeline)
+        self._control = FrontControl(self._front, self._pipeline, self._book, self._forwarding, self._child.clock)
         for doors in self._doors.values():
             for door in doors:
                 door.use_allowed(None if self._only_loopback() else self._allowed.judged)
@@ -277,7 +278,13 @@ def make_pipeline(  # what a pipeline is made of
 ) -> Pipeline:
     """The pipeline of a configuration."""
     hosts = [configuration.host_port(server, 8848)[0] for server in config.nacos.servers if "://" not in server]
-    names = Names(configuration.zones(config), namespaces=config.namespaces, groups=config.groups, nacos_hosts=hosts)
+    names = Names(
+        configuration.zones(config),
+        namespaces=config.namespaces,
+        groups=config.groups,
+        known_groups={known.key.group for known in book.items()},
+        nacos_hosts=hosts,
+    )
     settings = Settings(
         lookup_s=config.server.lookup_ms / 1000,
         stale_wait_s=config.cache.stale_wait_ms / 1000,

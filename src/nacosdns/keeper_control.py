@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nacosdns.core.model import Protection
+from nacosdns.core.dnsname import name_text
 from nacosdns.core.naming import folded_key
 
 if TYPE_CHECKING:
     from nacosdns.core.model import ServiceKey, Snapshot
-    from nacosdns.core.naming import FoldedKey
+    from nacosdns.core.naming import FoldedKey, Names
     from nacosdns.keeper import Keeper
 
 PROTECTED_SHOWN_MAX = 50
@@ -34,8 +35,9 @@ class Counts(msgspec.Struct, frozen=True):
 class KeeperControl:
     """The keeper's half of `services` and `status`."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: Keeper, names: Names) -> None:
         self._keeper = keeper
+        self._names = names
 
     def __repr__(self) -> str:
         return f"<KeeperControl of {self._keeper!r}>"
@@ -50,6 +52,7 @@ class KeeperControl:
         key = snapshot.key
         since = snapshot.protected_since
         return {
+            "name": self._name(key),
             "namespace": key.namespace,
             "group": key.group,
             "service": key.service,
@@ -64,6 +67,11 @@ class KeeperControl:
             "subscribed": self._keeper.schedule.is_live(key),
             "age_s": round(wall - snapshot.confirmed_at, 1) if snapshot.confirmed_at else None,
         }
+
+    def _name(self, key: ServiceKey) -> str:
+        """The shortest DNS name that means this service; why there is none, in brackets."""
+        wire = self._names.short_name(key)
+        return name_text(wire) if wire is not None else f"({self._names.unnameable(key)})"
 
     def status(self) -> dict[str, object]:
         """For `nacosdns status`."""

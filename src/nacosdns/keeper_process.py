@@ -64,7 +64,7 @@ class KeeperProcess:
             counters=born.counters,
             epoch=time.time_ns() // 1_000_000,
         )
-        self._control = KeeperControl(self._keeper)
+        self._control = KeeperControl(self._keeper, self._names)
 
     def __repr__(self) -> str:
         return f"<KeeperProcess {self._keeper!r}>"
@@ -123,6 +123,7 @@ class KeeperProcess:
             raise SystemExit(0)
         self._before = config
         self._names = names(config)
+        self._control = KeeperControl(self._keeper, self._names)
         self._keeper.reconfigure(
             policies=configuration.policies(config),
             services=services_settings(config),

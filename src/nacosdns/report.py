@@ -93,7 +93,18 @@ def services(rows: Sequence[Mapping[str, Any]]) -> str:
     """What `nacosdns services` says."""
     if not rows:
         return "no service is known"
-    columns = ("service", "group", "namespace", "instances", "healthy", "protection", "source", "age", "subscribed")
+    columns = (
+        "name",
+        "service",
+        "group",
+        "namespace",
+        "instances",
+        "healthy",
+        "protection",
+        "source",
+        "age",
+        "subscribed",
+    )
     shown = [{**row, "age": duration(row.get("age_s"))} for row in rows]
     return "\n".join(table(shown, [(key, key) for key in columns]))
 

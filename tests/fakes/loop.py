@@ -22,6 +22,7 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
         async def scenario() -> None:
             loop = asyncio.get_running_loop()
+            loop.slow_callback_duration = 60
             loop.set_exception_handler(lambda _, context: complaints.append(str(context)))
             await test(*args, **kwargs)
             gc.collect()

@@ -20,7 +20,7 @@ from structlog.testing import CapturingLogger
 
 from fakes.loop import on_a_loop, until
 from fakes.nacos_server import FakeNacos, free_port
-from fakes.registry_listener import running
+from fakes.registry_listener import Listener, running
 from nacosdns.core.model import Instance, ServiceKey, ServiceView
 from nacosdns.edge.nacos import NacosRegistry, to_instance, to_view
 from nacosdns.edge.nacos_http import Backoff, Quiet, Server, Settings, fetch, parse_server
@@ -379,6 +379,22 @@ async def test_a_caller_that_gives_up_is_cancelled_and_nothing_else_is() -> None
             await edge.subscribe(ORDERS)
 
     assert listener.events == ["connected public"]
+
+
+@on_a_loop
+async def test_it_ends_when_told_to_even_in_the_moment_in_which_the_connection_is_lost() -> None:
+    async with FakeNacos().running() as nacos:
+        for turns in range(0, 40, 2):
+            edge, listener = registry(nacos.address), Listener()
+            task = asyncio.ensure_future(edge.run(listener))
+            await listener.heard("connected public")
+            nacos.end_streams()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            done, _ = await asyncio.wait({task}, timeout=2.0)
+
+            assert done == {task}
 
 
 @on_a_loop
@@ -828,6 +844,7 @@ def test_nothing_is_written_to_disk_or_to_stderr_and_nothing_heavy_is_imported(
             def pushed(self, key, view): pass
 
         async def main():
+            asyncio.get_running_loop().slow_callback_duration = 60
             for more in ({{"username": "nacos", "password": "wrong"}}, {{}}):
                 settings = Settings(servers=("127.0.0.1:{free_port(1000)}",), **more)
                 registry = NacosRegistry(settings, ("public",), structlog.get_logger())

@@ -397,7 +397,10 @@ def test_unknown_names_in_flood_leave_no_subscription_and_a_bounded_number_of_ca
     sock.connect(("127.0.0.1", running.port))
     sock.setblocking(False)
     forms = ("{0}.nacos", "{0}.g{0}.group.nacos", "{0}.n{0}.ns.nacos", "{0}.ext.test", "{0}.c{0}.cluster.nacos")
+    sizes: list[int] = []
     for number in range(100_000):
+        if number in {30_000, 99_999}:
+            sizes.append(sum(map(resident_kb, running.children())))
         name = forms[number % len(forms)].format(f"rnd{number}")
         wire = b"".join(bytes([len(part)]) + part.encode() for part in name.split(".")) + b"\0\0\1\0\1"
         try:
@@ -420,8 +423,15 @@ def test_unknown_names_in_flood_leave_no_subscription_and_a_bounded_number_of_ca
         subscribed |= {item["serviceName"] for item in listed}
 
     assert not {name for name in subscribed if name.startswith("rnd")}
+    assert sizes[1] - sizes[0] < 20_000, sizes
     assert calls <= 20 * 3 * (took + 5) + 20
     assert after["requests"]["connect"] == before["requests"]["connect"]
+
+
+def resident_kb(pid: int) -> int:
+    """Resident memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
 def _drained(sock: socket.socket) -> bool:

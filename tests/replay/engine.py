@@ -254,7 +254,7 @@ class Scenario:
         target = self.names.resolve(labels_of(text_name(name)))
         assert isinstance(target, ServiceName)
         for candidate in target.candidates:
-            for key in KeeperControl(self.keeper).spellings(candidate.folded):
+            for key in KeeperControl(self.keeper, self.names).spellings(candidate.folded):
                 self.keeper.flush(key)
 
     def do_accept(self, _: str) -> None:

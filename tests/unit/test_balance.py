@@ -324,6 +324,14 @@ def test_tiers_repeat_with_the_cycle_of_the_best_tier(seed: int) -> None:
     assert Counter(order[0] for order in first) == {0: 1, 1: 2}
 
 
+def test_the_backups_take_turns_behind_the_best_tier() -> None:
+    balancer = tiered(RoundRobin, members(*[1.0] * 6), (0, 0, 0, 1, 1, 1), random.Random(11), b"")
+
+    orders = (*balancer.window(1, 4), *balancer.window(2, 4))
+
+    assert {order[3] for order in orders} == {3, 4, 5}
+
+
 def test_one_tier_is_the_plain_balancer() -> None:
     assert isinstance(tiered(Weighted, members(1.0, 2.0), (3, 3), random.Random(), b""), Weighted)
 

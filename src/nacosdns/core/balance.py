@@ -110,20 +110,21 @@ class Weighted:
 
 
 def _phases(live: _Live, rng: random.Random) -> dict[int, float]:
-    """Where in its round each member starts, from 0 to below 1.
+    """Where in its round each member starts, from 0 to below 1; at 0 it is picked at once.
 
-    The first pick is drawn by weight, members of equal weight take turns, and kinds of weight are independent of each
-    other: so not only the long run but the n-th answer of many agents, for every n, has the right shares.
+    The weight of the first pick is drawn by weight, members of equal weight take turns in random order, and kinds of
+    weight are independent of each other: so not only the long run but the n-th answer of many agents, for every n, has
+    the right shares.
     """
     alike: dict[float, list[int]] = {}
     for index, weight in zip(live.indexes, live.weights, strict=True):
         alike.setdefault(weight, []).append(index)
-    first = rng.choices(live.indexes, live.weights)[0] if live.indexes else None
+    first = rng.choices(live.weights, live.weights)[0] if live.weights else None
     phases: dict[int, float] = {}
-    for group in alike.values():
+    for weight, group in alike.items():
         group.sort(key=lambda _: rng.random())  # a third of the cost of shuffle()
         size = len(group)
-        start: float = -group.index(first) if first in group else rng.random() * size
+        start = 0.0 if weight == first else rng.random() * size
         phases.update({index: (rank + start) % size / size for rank, index in enumerate(group)})
     return phases
 
@@ -182,7 +183,7 @@ class Random:
         end = len(self._members)
         while len(drawn) < places and end:
             ticket = self._rng.random() * self._sums[end - 1]
-            rank = min(bisect_right(self._sums, ticket, 0, end), end - 1)
+            rank = min(bisect_right(self._sums, ticket), end - 1)
             drawn[self._members[rank]] = None
             while end and self._members[end - 1] in drawn:
                 end -= 1

@@ -155,7 +155,8 @@ class Pipeline:
             self._misses[_folded(key)] = (until, now)
 
     def appeared(self, key: ServiceKey) -> None:
-        """A service became known: no miss of it counts any more."""
+        """A service became known: no miss of it counts any more, and its group is spelled so."""
+        self._names.learn_group(key.group)
         self._misses.pop(_folded(key), None)
         self._paused.pop(key, None)
 
@@ -259,6 +260,9 @@ class Pipeline:
     # --- services
 
     def _service(self, query: Query, target: ServiceName, now: float, wall: float) -> Outcome:
+        if target.prefix is Prefix.GRPC_CONFIG and not self._policies.resolve(target.candidates[0].asked).grpc_config:
+            self.why.append("no gRPC service config is configured for this service")
+            return self._negative(query, target.zone, Rcode.NXDOMAIN, target.candidates[0].asked)
         wanted: list[ServiceKey] = []
         for candidate in target.candidates:
             snapshot = self._book.find(candidate.folded, candidate.asked)

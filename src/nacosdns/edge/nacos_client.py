@@ -18,7 +18,7 @@ from nacosdns.edge.nacos_wire import INVALID_PARAM, NO_HANDLER, NO_RIGHT, PUSH, 
 from nacosdns.errors import RegistryDown, RegistryError, RegistryRefused, RegistryUnsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from structlog.typing import FilteringBoundLogger
 
@@ -31,6 +31,7 @@ KINDS = (
 )
 _STEADY_S = 10.0  # a connection that lived this long starts the ladder of waits anew
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.2, 8.0
+_EXPLAIN_S = 1.0
 
 
 class ClientListener(Protocol):
@@ -166,7 +167,11 @@ class Client:
         """Why a server cannot be reached by gRPC, with the help of its HTTP side; only once when that may hang too."""
         hangs = isinstance(error, TimeoutError)
         detail = f"no answer within {self._access.settings.connect_timeout_s:g} s" if hangs else str(error)
-        version = "" if hangs and server in self._explained else await self._access.web.version(server)
+        version = ""
+        if not hangs or server not in self._explained:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EXPLAIN_S):
+                    version = await self._access.web.version(server)
         self._explained.add(server)
         if version.startswith(("0.", "1.")):
             return RegistryUnsupported(f"Nacos {version} at {server} has no gRPC; 2.0 or later is needed")
@@ -183,21 +188,28 @@ class Client:
         self._since = time.time()
         self._access.log.info("registry.connected", namespace=self.namespace, server=str(connection.server))
         self._tell(listener.connected)
+        works = (self._read(connection, listener), self._watch(connection), self._learn_version(connection))
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(connection, listener))
-                group.create_task(self._watch(connection))
-                group.create_task(self._learn_version(connection))
-        except* LostError as lost:
-            connection.lose(str(lost.exceptions[0]))
-        except* Exception as surprise:  # noqa: BLE001 - nothing that a server sends may end the process
-            connection.lose(f"surprise: {surprise.exceptions[0]!r}")
-            self._access.quiet.warning("registry.surprise", namespace=self.namespace, exc_info=surprise)
+                tasks = [group.create_task(self._until_lost(connection, work)) for work in works]
+                await connection.lost.wait()
+                for task in tasks:
+                    task.cancel()
         finally:
             self._connection = None
             self._since = time.time()
             await connection.close()
         self._down(RegistryDown(f"{connection.server}: {connection.reason}"), listener, told=False)
+
+    async def _until_lost(self, connection: Connection, work: Coroutine[None, None, None]) -> None:
+        """Whatever ends this work ends the connection. Nothing is raised: in a task group an error hides a cancellation."""
+        try:
+            await work
+        except LostError as error:
+            connection.lose(str(error))
+        except Exception as surprise:  # noqa: BLE001 - nothing that a server sends may end the process
+            connection.lose(f"surprise: {surprise!r}")
+            self._access.quiet.warning("registry.surprise", namespace=self.namespace, exc_info=surprise)
 
     async def _read(self, connection: Connection, listener: ClientListener) -> None:
         """Hears what the server sends by itself; pushes go straight on, in order, whatever time they bear."""
@@ -224,14 +236,10 @@ class Client:
         return next(iter(exact or servers), None)
 
     async def _watch(self, connection: Connection) -> None:
-        """Ends the connection when a request found it dead, or nothing was heard and checks remain unanswered."""
+        """Checks the connection when nothing was heard for a while; leaves a server that is listed no more."""
         silence_s = self._access.settings.silence_s
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, connection.heard_at + silence_s - time.monotonic())):
-                    await connection.lost.wait()
-            if connection.lost.is_set():
-                raise LostError(connection.reason)
+            await asyncio.sleep(max(0.0, connection.heard_at + silence_s - time.monotonic()))
             await self._access.web.refresh()
             if connection.server not in self._access.web.servers:
                 raise LostError("the address server does not list it any more")
