@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nacosdns.core.model import Protection
 from nacosdns.core.dnsname import name_text
+from nacosdns.core.model import Protection
 from nacosdns.core.naming import folded_key
 
 if TYPE_CHECKING:
