@@ -25,7 +25,7 @@ demo: $(READY) ## a real Nacos, the bridge and a service on this machine, asked 
 	$(BIN)/python deploy/demo.py
 
 test: $(READY) ## the whole suite; the tests against a real Nacos start their own
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 replay: $(READY) ## only the scenarios on virtual time
 	$(BIN)/python -m pytest tests/replay $(ARGS)

@@ -110,6 +110,7 @@ class Front:
 
     def use_pipeline(self, pipeline: Pipeline) -> None:
         """A new configuration: everything is rendered anew by it."""
+        pipeline.take_over(self._pipeline)
         self._pipeline = pipeline
         self._book.drop_all_pages()
 

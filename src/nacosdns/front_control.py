@@ -98,7 +98,7 @@ class FrontControl:
         return "forwarded" if self._pipeline.is_outside(query) else "zone"
 
     def _described(self, snapshot: Snapshot) -> dict[str, object]:
-        wall, now = self._clock.wall(), self._clock.now()
+        wall = self._clock.wall()
         key = snapshot.key
         return {
             "namespace": key.namespace,
@@ -111,7 +111,7 @@ class FrontControl:
             "protection": snapshot.protection.value,
             "unconfirmed": snapshot.unconfirmed,
             "demoted": snapshot.demoted,
-            "protected_s": round(now - snapshot.protected_since, 1) if snapshot.protected_since else None,
+            "protected_s": round(wall - snapshot.protected_since, 1) if snapshot.protected_since else None,
             "confirmed_s": round(wall - snapshot.confirmed_at, 1) if snapshot.confirmed_at else None,
             "threshold_reached": snapshot.threshold_reached,
             "instances": [

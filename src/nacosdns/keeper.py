@@ -24,6 +24,7 @@ from nacosdns.core.frames import (
     known,
 )
 from nacosdns.core.model import Source
+from nacosdns.core.naming import folded_key
 from nacosdns.core.schedule import Kind, Schedule
 from nacosdns.core.services import Services
 from nacosdns.errors import ControlError, RegistryError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         LinkFrame,
     )
     from nacosdns.core.metrics import Counters
+    from nacosdns.core.naming import FoldedKey
     from nacosdns.core.model import Instance, ServiceKey, ServiceView
     from nacosdns.core.policy import Policies
     from nacosdns.core.schedule import Action
@@ -175,6 +177,7 @@ class Keeper:
             case Kind.SUBSCRIBE:
                 await self._subscribe(key)
             case Kind.UNSUBSCRIBE:
+                self.services.set_live(key, live=False)
                 await self.registry.unsubscribe(key)
             case Kind.PULL | Kind.LIFE:
                 await self._pull(key)
@@ -184,14 +187,17 @@ class Keeper:
     async def _look_up(self, keys: tuple[ServiceKey, ...]) -> None:
         assert self.registry is not None
         outcome = "missing"
+        found: FoldedKey | None = None
         for key in keys:
+            if found is not None and not (self._catalogue.lists(key) and _folded(key) == found):
+                continue
             pushes = self._pushes.get(key, 0)
             view = await self.registry.query(key)
             if key in self.services or view.instances:
                 self._learn_pulled(key, view, pushes)
                 self.schedule.asked(key, self.clock.now())
                 outcome = "found"
-                break
+                found = found or _folded(key)
         if outcome == "missing":
             self.schedule.want_catalogue(keys[0].namespace, keys[0].group)
         self._publish()
@@ -359,7 +365,7 @@ class Keeper:
 
     def _plan(self, link: Link, asked: tuple[ServiceKey, ...], keys: tuple[ServiceKey, ...]) -> None:
         now = self.clock.now()
-        is_known = keys != asked or any(key in self.services for key in keys)
+        is_known = any(key in self.services or self._catalogue.lists(key) for key in keys)
         if not is_known and self.schedule.unknown_crowded(now) and self._catalogue_lacks(keys, now):
             link.send(LookedUp(asked, "missing"))
         elif self.schedule.lookup(keys, known=is_known):
@@ -496,3 +502,7 @@ class Keeper:
         self._log.warning("brake.accepted", instances=gone)
         self._publish()
         return gone
+
+
+def _folded(key: ServiceKey) -> FoldedKey:
+    return folded_key(key.namespace, key.group, key.service)

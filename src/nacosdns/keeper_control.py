@@ -60,7 +60,7 @@ class KeeperControl:
             "instances": len(snapshot.instances),
             "healthy": sum(1 for i in snapshot.instances if i.healthy and i.enabled),
             "protection": snapshot.protection.value,
-            "protected_s": round(self._keeper.clock.now() - since, 1) if since else None,
+            "protected_s": round(wall - since, 1) if since else None,
             "unconfirmed": snapshot.unconfirmed,
             "demoted": snapshot.demoted,
             "source": snapshot.source.value,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dns.exception
 import dns.flags
@@ -17,6 +18,8 @@ import dns.rdatatype
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from fakes.running import Bridge
 
 
 def ask(
@@ -93,3 +96,11 @@ def with_resolv_conf(directory: Path, text: str, program: str, *arguments: str, 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def cli(bridge: Bridge, *words: str) -> Any:
+    """What a command says as JSON."""
+    command = [sys.executable, "-m", "nacosdns.cli", *words, "-c", str(bridge.file), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

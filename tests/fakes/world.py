@@ -122,6 +122,9 @@ class FakeStore:
             self._disk.services[known.key] = StoredService(known, asked_at)
 
     def remove_services(self, keys: Iterable[ServiceKey]) -> None:
+        if self._disk.full:
+            self._lost = True
+            return
         for key in keys:
             self._disk.services.pop(key, None)
 

@@ -85,7 +85,9 @@ def test_services_and_status_are_tables_for_people_and_data_for_programs(whole):
     services = whole("services")
     status = whole("status")
 
-    assert re.search(r"^orders\.nacos\. +orders +DEFAULT_GROUP +public +2 +2 +none +static", services.stdout, re.MULTILINE)
+    assert re.search(
+        r"^orders\.nacos\. +orders +DEFAULT_GROUP +public +2 +2 +none +static", services.stdout, re.MULTILINE
+    )
     assert json.loads(whole("services", "--json").stdout)[0]["service"] == "orders"
     assert status.returncode == 0
     assert len(re.findall(r"^(?:keeper|web|front) +\d+ +\d+ +ready", status.stdout, re.MULTILINE)) == 4

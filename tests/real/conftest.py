@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes.real_nacos import Provider, RealNacos, missing_tools
+from fakes.running import Bridge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     StartNacos = Callable[..., RealNacos]
     StartProvider = Callable[..., Provider]
+    StartBridge = Callable[..., Bridge]
 
 _names = (f"s{number}" for number in itertools.count())
 
@@ -70,3 +73,20 @@ def provider(tmp_path: object, nacos: RealNacos) -> Iterator[StartProvider]:
 def service() -> str:
     """A service name that no other test uses."""
     return next(_names)
+
+
+@pytest.fixture
+def bridge(tmp_path: Path) -> Iterator[StartBridge]:
+    """Starts the real program: ``bridge(nacos, text=…)``; ended with the test."""
+    bridges: list[Bridge] = []
+
+    def start(nacos: RealNacos | None, text: str = "", wait: bool = True, **how: Any) -> Bridge:  # noqa: FBT002
+        servers = f'"{nacos.address}"' if nacos is not None else ""
+        place = tmp_path / f"b{len(bridges)}"
+        place.mkdir()
+        bridges.append(Bridge(place, text=f"[nacos]\nservers = [{servers}]\n{text}", modules={}, **how))
+        return bridges[-1].up() if wait else bridges[-1]
+
+    yield start
+    for one in bridges:
+        one.close()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fakes.world import FakeLink
-    from nacosdns.config import Config
+    from nacosdns.core.pipeline import Pipeline
 
 SETTLE_S = 0.02
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -70,8 +70,9 @@ class LinkEar:
 class Scenario:
     """One file being replayed."""
 
-    def __init__(self, config: Config, quiet: set[str], loop: VirtualLoop) -> None:
-        self.config = config
+    def __init__(self, path: Path, quiet: set[str], loop: VirtualLoop) -> None:
+        self.path = path
+        self.config = config = config_load.load(str(path), {})
         self.quiet = quiet
         self.clock = VirtualClock(loop)
         self.disk = FakeDisk()
@@ -96,16 +97,7 @@ class Scenario:
         self.book = Book()
         rng = random.Random(7)
         self.forwarding = Forwarding(forward_settings(self.config, b"identity"), rng)
-        self.pipeline = make_pipeline(
-            self.config,
-            self.book,
-            BUILT_IN,
-            rng,
-            allowed=Access(self.config.server.allow),
-            judges=False,
-            nameserver="127.0.0.1",
-            identity=b"host",
-        )
+        self.pipeline = self.make_pipeline(rng)
         for row in self.disk.services.values():
             self.book.update(row.known)
         now = self.clock.now()
@@ -122,6 +114,18 @@ class Scenario:
         self.front.use_upstream(self.upstream)
         self.forwarding.set_upstreams(self.config.forward.upstreams, Ours(), now)
         self.front.start()
+
+    def make_pipeline(self, rng: random.Random) -> Pipeline:
+        return make_pipeline(
+            self.config,
+            self.book,
+            BUILT_IN,
+            rng,
+            allowed=Access(self.config.server.allow),
+            judges=False,
+            nameserver="127.0.0.1",
+            identity=b"host",
+        )
 
     async def start_keeper(self) -> None:
         self.epoch += 1
@@ -242,6 +246,19 @@ class Scenario:
         self.start_front()
         if self.keeper_task is not None:
             self.link = connect(self.keeper, LinkEar(self.front), self.epoch)
+
+    def do_configure(self, line: str) -> None:
+        """A line more in the configuration, as SIGHUP brings it to keeper and front."""
+        self.path.write_text(f"{line}\n{self.path.read_text()}")
+        self.config = config_load.load(str(self.path), {})
+        self.names = names(self.config)
+        self.keeper.reconfigure(
+            policies=configuration.policies(self.config),
+            services=services_settings(self.config),
+            schedule=schedule_settings(self.config, self.names),
+        )
+        self.pipeline = self.make_pipeline(random.Random(8))
+        self.front.use_pipeline(self.pipeline)
 
     def do_disk(self, words: str) -> None:
         if words == "empties":
@@ -387,7 +404,7 @@ def replay(text: str, directory: Path) -> None:
     quiet = set(" ".join(parts["quiet"]).split())
     loop = VirtualLoop()
     try:
-        scenario = Scenario(config_load.load(str(path), {}), quiet, loop)
+        scenario = Scenario(path, quiet, loop)
         loop.run_until_complete(scenario.play(parts["script"]))
         left = [task for task in asyncio.all_tasks(loop) if not task.done()]
         assert not left, f"tasks left over: {left}"

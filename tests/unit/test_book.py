@@ -203,3 +203,22 @@ def test_services_whose_prepared_answers_were_used_are_told_once() -> None:
 
     assert book.asked_since() == [KEY]
     assert book.asked_since() == []
+
+
+def test_a_packet_that_is_prepared_already_is_not_counted_twice() -> None:
+    """A client that was not judged yet comes the slow way with a packet that others got prepared replies for."""
+    book = Book()
+    made = page(3)
+    book.keep_page(NAME, 1, made)
+    for _ in range(100):
+        book.admit(b"packet", query(), made)
+    size = sum(entry.size for entry in book.replies.values())
+
+    assert book.replies_bytes == size
+
+    book.replies[b"packet"].reply()
+    for _ in range(100):
+        book.replies[b"packet"].reply()
+    book.drop_pages(folded_key(made.key.namespace, made.key.group, made.key.service))
+
+    assert book.replies_bytes == 0

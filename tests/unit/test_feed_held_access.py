@@ -14,10 +14,12 @@ from nacosdns.core.frames import (
     STATE_FRAME_BYTES,
     External,
     Externals,
+    Names,
     Reachable,
     Removed,
     Synced,
     Updates,
+    encode,
     known,
 )
 from nacosdns.core.held import Held
@@ -51,6 +53,37 @@ def test_a_service_that_changes_often_is_told_once_with_its_newest_value() -> No
         feed.changed(key(1))
 
     assert drain(feed, 9) == [Updates((value(key(1), 9),))]
+
+
+def test_a_large_catalogue_comes_in_small_frames_that_say_where_it_begins_and_ends() -> None:
+    feed = Feed()
+    names = tuple(f"com.example.department.service-{n}" for n in range(50_000))
+    feed.names(Names("public", "G", ("old",), 1.0))
+    feed.names(Names("public", "G", names, 2.0))
+    frames = [frame for frame in drain(feed) if isinstance(frame, Names)]
+
+    assert tuple(name for frame in frames for name in frame.names) == names
+    assert max(len(encode(frame)) for frame in frames) <= STATE_FRAME_BYTES
+    assert [frame.part for frame in frames] == list(range(len(frames)))
+    assert [frame.last for frame in frames] == [False] * (len(frames) - 1) + [True]
+
+
+def test_an_empty_catalogue_is_told_as_well() -> None:
+    feed = Feed()
+    feed.names(Names("public", "G", (), 1.0))
+
+    assert drain(feed) == [Names("public", "G", (), 1.0)]
+
+
+def test_what_is_told_ahead_is_not_told_again_and_no_older_removal_follows_it() -> None:
+    feed = Feed()
+    feed.removed(key(1), "deleted")
+    feed.changed(key(1))
+    feed.changed(key(2))
+
+    assert feed.ahead([key(1), key(9)], value) == Updates((value(key(1)),))
+    assert feed.ahead([key(1)], value) is None
+    assert drain(feed) == [Updates((value(key(2)),))]
 
 
 def test_a_full_state_comes_in_small_frames_and_ends_with_synced() -> None:

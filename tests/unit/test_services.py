@@ -87,7 +87,7 @@ def test_an_empty_list_is_not_believed_before_its_window_and_three_queries() -> 
 
     assert world.served() == ["1", "2"]
     assert world.why() is Protection.EMPTY
-    assert world.services.snapshot(KEY).protected_since == BOOT + started
+    assert world.services.snapshot(KEY).protected_since == WALL + started
 
     world.pass_time(started + 52.0, view())
 
@@ -405,3 +405,92 @@ def test_an_unchanged_list_is_not_told_again() -> None:
     world.pull(view(1, 2))
 
     assert world.services.take_changes() == ([], [])
+
+
+def test_a_doubt_is_told_when_it_begins_and_when_it_ends() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2))
+    world.services.take_changes()
+
+    world.push(view())
+    begun = [snapshot.protection for snapshot in world.services.take_changes()[0]]
+    world.push(view(1, 2))
+    ended = [snapshot.protection for snapshot in world.services.take_changes()[0]]
+
+    assert begun == [Protection.EMPTY]
+    assert ended == [Protection.NONE]
+
+
+def test_a_demoted_instance_that_comes_back_is_told_as_a_full_member() -> None:
+    world = World()
+    world.connect()
+    world.now = 1.0
+    keys = services_of(world, 6)
+    for key in keys:
+        world.push(view(1), key)
+    world.services.take_changes()
+
+    world.push(view(1, 2, 3), keys[0])
+
+    assert [(s.key, s.demoted) for s in world.services.take_changes()[0]] == [(keys[0], 0)]
+
+
+def test_a_lost_connection_ends_what_a_doubt_shows_and_that_is_told() -> None:
+    world = World()
+    world.connect()
+    world.push(view(1, 2))
+    world.push(view())
+    world.services.take_changes()
+
+    world.cut()
+
+    assert [s.protection for s in world.services.take_changes()[0]] == [Protection.NONE]
+
+
+def test_the_brake_says_since_when() -> None:
+    world = World()
+    world.connect()
+    world.now = 7.0
+    keys = services_of(world, 6)
+    for key in keys:
+        world.push(view(1), key)
+    snapshots = [world.services.snapshot(key) for key in keys]
+
+    assert {(s.protection, s.protected_since) for s in snapshots} == {(Protection.BRAKE, WALL + 7.0)}
+
+    world.services.accept()
+
+    assert world.services.doubted() == []
+
+
+def test_on_our_own_start_an_empty_list_does_not_end_what_was_never_confirmed_before_settling_ends() -> None:
+    """Host and Nacos start together: providers may take longer than the plain window to come back."""
+    world = World()
+    world.services.restore([Snapshot(KEY, view(1, 2).instances)])
+    world.connect()
+    world.now = 1.0
+    world.push(view())
+
+    world.pass_time(175.0, view())
+
+    assert world.served() == ["1", "2"]
+
+    world.pass_time(190.0, view())
+
+    assert world.served() == []
+
+
+def test_what_the_operator_flushed_does_not_come_back_with_the_brake() -> None:
+    world = World()
+    world.connect()
+    world.now = 1.0
+    keys = services_of(world, 6)
+    world.push(view(1), keys[0])
+    world.services.flush(keys[0])
+
+    for key in keys[1:]:
+        world.push(view(1), key)
+
+    assert world.services.braked_since
+    assert world.served(keys[0]) == ["1"]

@@ -36,7 +36,6 @@ class Belief:
         "revision",
         "since",
         "source",
-        "static",
         "threshold_reached",
     )
 
@@ -56,7 +55,6 @@ class Belief:
         self.threshold_reached = False
         self.last_healthy: tuple[Instance, ...] = ()
         self.live = False
-        self.static = False
         self.revision = 0
 
     def __repr__(self) -> str:
@@ -78,6 +76,14 @@ class Belief:
             self.protection(),
         )
 
+    def forget_list(self) -> None:
+        """The connection is gone: no list counts, nothing is confirmed, no doubt goes on. Members stay."""
+        self.confirmed.clear()
+        self.held.clear()
+        self.listed = None
+        self.agreements = 0
+        self.empty_since = 0.0
+
     def differs(self, listed: Mapping[Identity, Instance]) -> bool:
         """Whether a list says something else than the last one did."""
         if self.listed is None:
@@ -93,10 +99,10 @@ class Belief:
 
     def protection(self) -> Protection:
         """Why what we serve differs from the last list."""
-        if self.listed is None:
-            return Protection.NONE
         if self.demoted:
             return Protection.BRAKE
+        if self.listed is None:
+            return Protection.NONE
         missing = self.doubted()
         if not missing:
             return Protection.NONE

@@ -95,6 +95,11 @@ class Brake:
         self._big.clear()
         return recent
 
+    def forget(self, key: ServiceKey) -> None:
+        """What this service lost is believed: it does not count, and does not come back."""
+        self._losses.pop(key, None)
+        self._big.discard(key)
+
     def release(self) -> None:
         """Ends it; losses counted so far count no more."""
         self.since = 0.0

@@ -43,12 +43,17 @@ class Catalogue:
         self._read_at[namespace, group] = now
 
     def spell(self, keys: tuple[ServiceKey, ...]) -> tuple[ServiceKey, ...]:
-        """The spellings that the catalogue lists for these names, if any; else the keys as they are."""
-        listed: dict[ServiceKey, None] = {}
+        """The spellings that the catalogue lists for these names, those asked for first; else the keys as they are."""
+        listed: dict[ServiceKey, None] = dict.fromkeys(key for key in keys if self.lists(key))
         for key in keys:
             names = self._spellings.get((key.namespace, key.group), {}).get(fold_text(key.service), ())
             listed.update(dict.fromkeys(ServiceKey(key.namespace, key.group, name, key.registry) for name in names))
         return tuple(listed)[:SPELLINGS_MAX] or keys
+
+    def lists(self, key: ServiceKey) -> bool:
+        """Whether the last read lists exactly this spelling."""
+        names = self._spellings.get((key.namespace, key.group), {})
+        return key.service in names.get(fold_text(key.service), ())
 
     def lacks(self, key: ServiceKey, now: float) -> bool:
         """Whether a read not older than FRESH_S does not list the name in any spelling."""

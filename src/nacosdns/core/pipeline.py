@@ -160,6 +160,13 @@ class Pipeline:
         self._misses.pop(_folded(key), None)
         self._paused.pop(key, None)
 
+    def take_over(self, former: Pipeline) -> None:
+        """What the pipeline of the former configuration was told, once: the keeper does not say it again."""
+        self._down |= former._down
+        self._listed.update(former._listed)
+        self.asked.update(former.asked)
+        self.urgent |= former.urgent
+
     # --- stages
 
     def decide(self, query: Query, now: float, wall: float) -> Outcome:
@@ -372,9 +379,11 @@ class Pipeline:
             return self._chase(query, material.alias, policy)
         if not material.records:
             return self._negative(query, zone, Rcode.NOERROR, policy=policy)
-        return self._page(query, snapshot, policy, material)
+        return self._page(query, target, snapshot, policy, material)
 
-    def _page(self, query: Query, snapshot: Snapshot, policy: Policy, material: answers.Material) -> Reply:
+    def _page(
+        self, query: Query, target: ServiceName, snapshot: Snapshot, policy: Policy, material: answers.Material
+    ) -> Reply:
         kind = balancer_type(policy.balancer, self._balancers)
         balancer = tiered(kind, material.members, material.tiers, self._rng, self._settings.identity)
         page = Page(
@@ -385,8 +394,15 @@ class Pipeline:
             take=policy.answers or len(material.records),
             cell=metrics.query_index("udp", metrics.type_word(query.type), "noerror", "zone"),
         )
-        self._book.keep_page(query.name, query.type, page)
-        return self._from_page(query, page)
+        if self._owns_name(snapshot.key, target):
+            self._book.keep_page(query.name, query.type, page)
+            return self._from_page(query, page)
+        return msgspec.structs.replace(self._from_page(query, page), page=None)
+
+    def _owns_name(self, key: ServiceKey, target: ServiceName) -> bool:
+        """Whether the name can mean no other service: no other spelling of it is known, and it is not only an alias."""
+        folded = _folded(key)
+        return target.candidates[0].folded == folded and not self._book.is_ambiguous(folded)
 
     def _from_page(self, query: Query, page: Page) -> Reply:
         if page.balancer.per_client:
@@ -394,7 +410,7 @@ class Pipeline:
             keep = None
         else:
             order = page.orders[page.step()]
-            keep = None if self._book.is_ambiguous(_folded(page.key)) else page
+            keep = page
         packet = query.id.to_bytes(2, "big") + page.render(query, order)
         return Reply(packet, self._cell(query, "noerror"), keep)
 

@@ -120,13 +120,12 @@ class Services:
     def _forget_lists(self, namespace: str) -> None:
         for belief in self._beliefs.values():
             if belief.key.namespace == namespace:
-                belief.confirmed.clear()
-                belief.held.clear()
-                belief.listed = None
-                belief.agreements = 0
-                belief.empty_since = 0.0
+                before = belief.protection()
+                belief.forget_list()
                 self._checks.pop(belief.key, None)
                 self._set_live(belief, live=False)
+                if belief.protection() is not before:
+                    self._note(belief)
 
     def settled(self, namespace: str, now: float) -> bool:
         """Whether the registry's lists of this namespace can be taken as complete."""
@@ -146,12 +145,12 @@ class Services:
             belief = self._beliefs[key] = Belief(key)
         listed = {instance.identity: instance for instance in view.instances}
         differs = belief.differs(listed)
+        before = belief.face()
         if belief.listed != listed.keys():
             belief.changed_at = now
         belief.listed = set(listed)
         belief.confirmed |= listed.keys()
         belief.demoted -= listed.keys()
-        before = belief.face()
         belief.members.update(listed)
         belief.threshold_reached = view.threshold_reached
         belief.source = source
@@ -181,7 +180,7 @@ class Services:
             self._believe_all(belief)
             return
         self.disbelieved += not belief.since
-        belief.since = belief.since or now
+        belief.since = belief.since or belief.confirmed_at
         lost = (
             self._lost_of_empty(belief, missing, now, pulled=pulled)
             if not belief.listed
@@ -193,7 +192,8 @@ class Services:
             self._believe_all(belief)
 
     def _believe_all(self, belief: Belief) -> None:
-        belief.since = 0.0
+        if not belief.demoted:
+            belief.since = 0.0
         belief.empty_since = 0.0
         belief.agreements = 0
         self._checks.pop(belief.key, None)
@@ -214,8 +214,9 @@ class Services:
         elif pulled:
             belief.agreements += 1
         until = belief.empty_since + policy.empty_window_s
-        if any(self._unconfirmed(belief, identity, now) for identity in missing):
-            until = max(until, self._connections[belief.key.namespace].since + self._settings.settle_s)
+        connection = self._connections.get(belief.key.namespace)
+        if connection is not None and not belief.confirmed.issuperset(missing):
+            until = max(until, connection.since + self._settings.settle_s)
         if now >= until and belief.agreements >= policy.empty_confirmations:
             return missing
         step = max((until - belief.empty_since) / policy.empty_confirmations, 0.1)
@@ -257,18 +258,19 @@ class Services:
         )
         if self._brake.engaged:
             belief.demoted |= vanished.keys()
-            self._restore_vanished()
+            self._restore_vanished(belief.confirmed_at)
             return
         for identity in lost:
             del belief.members[identity]
 
-    def _restore_vanished(self) -> None:
+    def _restore_vanished(self, wall: float) -> None:
         """What was lost in the minute before the brake comes back, behind the confirmed ones."""
         for key, vanished in self._brake.take_recent():
             if (belief := self._beliefs.get(key)) is not None:
                 back = {k: v for k, v in vanished.items() if k not in (belief.listed or ())}
                 belief.members = {**belief.members, **back}
                 belief.demoted |= back.keys()
+                belief.since = belief.since or wall
                 self._note(belief)
 
     def accept(self) -> int:
@@ -280,6 +282,8 @@ class Services:
             for identity in belief.demoted:
                 belief.members.pop(identity, None)
             belief.demoted.clear()
+            if not belief.doubted():
+                belief.since = 0.0
             self._note(belief)
         return gone
 
@@ -316,6 +320,7 @@ class Services:
         belief.demoted.clear()
         belief.held.clear()
         self._believe_all(belief)
+        self._brake.forget(key)
         self._note(belief)
         return True
 

@@ -1,0 +1,158 @@
+"""The keeper and one front's link that reads slowly, many look-ups at once, a disk that lost writes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import structlog
+
+from fakes.clock import VirtualClock, VirtualLoop
+from fakes.world import FakeDisk, FakeRegistry, FakeStore
+from nacosdns.core.frames import Hello, LookedUp, Lookup, Names, Updates
+from nacosdns.core.metrics import Counters
+from nacosdns.core.model import Instance, Policy, ServiceKey, ServiceView
+from nacosdns.core.policy import Policies
+from nacosdns.core.schedule import Settings as ScheduleSettings
+from nacosdns.core.services import Settings as ServicesSettings
+from nacosdns.keeper import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from nacosdns.core.frames import LinkFrame
+
+BARE = ("public", "DEFAULT_GROUP")
+
+
+class SlowLink:
+    """ports.Link that keeps what it was given; congested when the test says so."""
+
+    def __init__(self) -> None:
+        self.congested = False
+        self.sent: list[LinkFrame] = []
+
+    def send(self, frame: LinkFrame) -> None:
+        self.sent.append(frame)
+
+    def close(self) -> None:
+        return
+
+    def outcomes(self) -> list[str]:
+        return [frame.outcome for frame in self.sent if isinstance(frame, LookedUp)]
+
+
+class World:
+    def __init__(self, loop: VirtualLoop, *, bare: bool = False) -> None:
+        self.disk = FakeDisk()
+        self.registry = FakeRegistry(["public"])
+        self.schedule = ScheduleSettings(bare=frozenset([BARE] if bare else []))
+        self.keeper = Keeper(
+            policies=Policies(Policy()),
+            services=ServicesSettings(),
+            schedule=self.schedule,
+            registry=self.registry,
+            store=FakeStore(self.disk),
+            clock=VirtualClock(loop),
+            rng=random.Random(1),
+            log=structlog.wrap_logger(None, processors=[_swallow]),
+            counters=Counters(),
+            epoch=1,
+        )
+        self.link = SlowLink()
+
+    def join(self) -> None:
+        self.keeper.joined(self.link, Hello(1, "front"))
+        self.link.sent.clear()
+
+
+def _swallow(_logger: object, _name: str, _event: object) -> str:
+    raise structlog.DropEvent
+
+
+def play(script: Callable[[World], Coroutine[None, None, None]], *, bare: bool = False) -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        world = World(loop, bare=bare)
+        running = loop.create_task(world.keeper.run())
+        await script(world)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+def key(name: str) -> ServiceKey:
+    return ServiceKey("public", "DEFAULT_GROUP", name)
+
+
+ONE = ServiceView((Instance("10.0.0.1", 80),))
+
+
+def test_what_a_look_up_found_reaches_a_front_that_reads_slowly_before_the_word_that_it_was_found() -> None:
+    async def script(world: World) -> None:
+        world.registry.truth[key("orders")] = ONE
+        await asyncio.sleep(1)
+        world.join()
+        world.link.congested = True
+        world.keeper.received(world.link, Lookup((key("orders"),)))
+        await asyncio.sleep(1)
+
+        assert [type(frame) for frame in world.link.sent] == [Updates, LookedUp]
+        assert world.link.outcomes() == ["found"]
+
+    play(script)
+
+
+def test_first_questions_for_names_that_the_catalogue_lists_have_no_rate() -> None:
+    async def script(world: World) -> None:
+        keys = [key(f"s{number}") for number in range(200)]
+        world.registry.truth.update(dict.fromkeys(keys, ONE))
+        await asyncio.sleep(1)
+        world.join()
+        for one in keys:
+            world.keeper.received(world.link, Lookup((one,)))
+        await asyncio.sleep(1)
+
+        assert world.link.outcomes() == ["found"] * 200
+
+    play(script)
+
+
+def test_fronts_hear_the_catalogue_only_of_groups_with_bare_names() -> None:
+    async def script(world: World) -> None:
+        world.registry.truth[key("orders")] = ONE
+        world.join()
+        await asyncio.sleep(1)
+        names = [frame for frame in world.link.sent if isinstance(frame, Names)]
+
+        assert [frame.names for frame in names] == ([("orders",)] if world.schedule.bare else [])
+
+    play(script)
+    play(script, bare=True)
+
+
+def test_what_was_removed_while_the_disk_was_full_leaves_the_disk_later() -> None:
+    async def script(world: World) -> None:
+        world.registry.truth[key("orders")] = ONE
+        await asyncio.sleep(1)
+        world.keeper.pushed(key("orders"), ONE)
+        world.keeper.flush(key("orders"))
+        world.disk.full = True
+        world.keeper.services.remove(key("orders"), "deleted")
+        world.keeper.pushed(key("other"), ONE)
+        await asyncio.sleep(10)
+
+        assert key("orders") in world.disk.services
+
+        world.disk.full = False
+        await asyncio.sleep(60)
+
+        assert list(world.disk.services) == [key("other")]
+
+    play(script)
