@@ -30,7 +30,6 @@ from nacosdns.core.frames import (
 )
 from nacosdns.core.held import Held
 from nacosdns.core.model import Answer, Query, Rcode
-from nacosdns.core.naming import fold_text
 from nacosdns.core.pipeline import Chase, Drop, Forward, Reply
 from nacosdns.core.pipeline import Lookup as NeedsLookup
 from nacosdns.errors import WireError
@@ -133,6 +132,10 @@ class Front:
             self._count[cell] += times
         self._count.observe(metrics.BATCH_TIME, elapsed_us)
 
+    def surprised(self, packet: bytes) -> bytes | None:
+        """A door could not make a prepared reply."""
+        return self._surprise(packet, None)
+
     def dropped(self, reason: str) -> None:
         self._count[metrics.DROPPED.index(reason)] += 1
 
@@ -169,7 +172,7 @@ class Front:
         self._count[metrics.query_index(door, "other", metrics.rcode_word(rcode), "none")] += 1
         return dnswire.error_reply(packet, rcode)
 
-    def _surprise(self, packet: bytes, waiter: Waiter) -> bytes | None:
+    def _surprise(self, packet: bytes, waiter: Waiter | None) -> bytes | None:
         self._count[metrics.SURPRISES.first] += 1
         now = self._clock.now()
         if now - self._complained_at > 1.0:
@@ -178,7 +181,8 @@ class Front:
         try:
             return dnswire.error_reply(packet, Rcode.SERVFAIL)
         except WireError:
-            waiter.give(None)
+            if waiter is not None:
+                waiter.give(None)
             return None
 
     # --- outcomes
@@ -347,6 +351,8 @@ class Front:
         self._timer = asyncio.get_running_loop().call_later(max(self._timer_at - now, 0.0), self._tick)
 
     def _tick(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = None
         now = self._clock.now()
         for flight in self._held.expired(now):
@@ -390,8 +396,8 @@ class Front:
                 self._looked_up(keys, outcome)
             case Reachable(namespace=namespace, up=up):
                 self._pipeline.reachable(namespace, up=up)
-            case Names(namespace=namespace, group=group, names=names):
-                self._pipeline.listed(namespace, group, frozenset(fold_text(name) for name in names))
+            case Names():
+                self._pipeline.listed(frame)
             case Externals(items=items):
                 self._forwarding.outside.restore(items, now=self._clock.now(), wall=self._clock.wall())
             case Synced():
@@ -444,6 +450,9 @@ class Front:
     def set_gauges(self) -> None:
         """What is counted now and then instead of at every change."""
         count_ = self._count
+        count_[metrics.NONE_HEALTHY.first] += self._pipeline.none_healthy
+        count_[metrics.SPELLING_CLASHES.first] += self._book.clashes
+        self._pipeline.none_healthy = self._book.clashes = 0
         count_.set(metrics.BOOK_PAGES.first, self._book.page_count)
         count_.set(metrics.L1_ENTRIES.first, len(self._book.replies))
         count_.set(metrics.L1_BYTES.first, self._book.replies_bytes)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from nacosdns import child, plugins
 from nacosdns import config as configuration
+from nacosdns.core import metrics
 from nacosdns.core.access import Access
 from nacosdns.core.book import Book
 from nacosdns.core.errands import ForwardSettings
@@ -77,7 +78,7 @@ class FrontProcess:
         self._doors: dict[int, list[UdpDoor]] = {}
         self._wanted: tuple[int, ...] = born.setup.active
         self._tasks: asyncio.TaskGroup | None = None
-        self._resolv_paths: tuple[str, ...] = ()
+        self._followed: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<FrontProcess slots={sorted(self._doors)} {self._front!r}>"
@@ -120,8 +121,6 @@ class FrontProcess:
             self._find_upstreams()
             tasks.create_task(link.connect(self._child.setup.link_path, self, self._hello(), self._child.log))
             tasks.create_task(self._gauges())
-            for path in self._resolv_paths:
-                tasks.create_task(PollingWatcher().watch(path, self._find_upstreams))
             self.activate(self._wanted)
             self._child.ready(len(self._book))
 
@@ -168,12 +167,13 @@ class FrontProcess:
                     door.open()
                 else:
                     door.close()
-        self._tasks.create_task(self._listen(slots))
+        self._tasks.create_task(self._listen())
 
-    async def _listen(self, slots: tuple[int, ...]) -> None:
+    async def _listen(self) -> None:
+        """Listens as is wanted now: another call may change that while a listener starts."""
         for slot, listeners in self._sockets.items():
             for listener in listeners:
-                if slot in slots:
+                if slot in self._wanted:
                     await self._tcp.listen(listener)
                 else:
                     self._tcp.stop(listener)
@@ -210,13 +210,20 @@ class FrontProcess:
         wanted: list[str] = []
         for entry in config.forward.upstreams:
             wanted += self._from_resolv_conf(config) if entry == RESOLV_CONF else [entry]
+        before = [resolver.address for resolver in self._forwarding.resolvers]
         self._forwarding.set_upstreams(list(dict.fromkeys(wanted)), mine, self._child.clock.now())
-        self._child.log.info("upstreams.set", upstreams=[resolver.address for resolver in self._forwarding.resolvers])
+        after = [resolver.address for resolver in self._forwarding.resolvers]
+        if after != before:
+            self._child.log.info("upstreams.set", upstreams=after)
         self._front.start()
 
     def _from_resolv_conf(self, config: Config) -> list[str]:
         paths = resolvconf.candidates(config.cache.dir, config.forward.resolv_conf)
-        self._resolv_paths = paths
+        if fresh := set(paths) - self._followed:
+            self._followed |= fresh
+            for path in fresh:
+                self._spawn(PollingWatcher().watch(path, self._find_upstreams))
+            asyncio.get_running_loop().call_soon(self._find_upstreams)  # a change before their first look is ours
         mine = ours(self._addresses(), resolvconf.local_addresses())
         found = resolvconf.choose(paths, lambda server: _is_ours(server, mine))
         for warning in found.warnings:
@@ -241,6 +248,7 @@ class FrontProcess:
         beats = 0
         while True:
             self._front.set_gauges()
+            self._child.counters.set(metrics.TCP_CONNECTIONS.first, len(self._tcp))
             beats += 1
             if beats % int(USED_S / GAUGES_S) == 0:
                 self._front.teller.report_used()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from nacosdns.core import metrics
 from nacosdns.core.catalogue import Catalogue
-from nacosdns.core.feed import Feed
 from nacosdns.core.frames import (
     Asked,
     Externals,
@@ -24,10 +23,11 @@ from nacosdns.core.frames import (
     known,
 )
 from nacosdns.core.model import Source
-from nacosdns.core.naming import folded_key
 from nacosdns.core.schedule import Kind, Schedule
 from nacosdns.core.services import Services
+from nacosdns.core.spelling import folded_of
 from nacosdns.errors import ControlError, RegistryError
+from nacosdns.fronts import Fronts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from nacosdns.core.feed import Feed
     from nacosdns.core.frames import (
         External,
         Hello,
@@ -42,12 +43,12 @@ if TYPE_CHECKING:
         LinkFrame,
     )
     from nacosdns.core.metrics import Counters
-    from nacosdns.core.naming import FoldedKey
     from nacosdns.core.model import Instance, ServiceKey, ServiceView
     from nacosdns.core.policy import Policies
     from nacosdns.core.schedule import Action
     from nacosdns.core.schedule import Settings as ScheduleSettings
     from nacosdns.core.services import Settings as ServicesSettings
+    from nacosdns.core.spelling import FoldedKey
     from nacosdns.ports import Clock, Link, Registry, Store
 
 START_GRACE_S = 3.0
@@ -77,6 +78,7 @@ class Keeper:
         self.services = Services(services, lambda key: self._policies.resolve(key.service))
         self.schedule = Schedule(schedule, rng)
         self.namespaces = schedule.namespaces
+        self._bare = schedule.bare
         self._catalogue = Catalogue()
         self.registry = registry
         self.store = store
@@ -84,8 +86,7 @@ class Keeper:
         self._log = log
         self._count = counters
         self.epoch = epoch
-        self.feeds: dict[Link, Feed] = {}
-        self._waiting: dict[tuple[ServiceKey, ...], set[tuple[Link, tuple[ServiceKey, ...]]]] = {}
+        self.fronts = Fronts(self._known, lambda: self.services.revision)
         self._early: list[tuple[Link, Lookup]] = []
         self._gone: dict[ServiceKey, str] = {}
         self._unsaved: dict[ServiceKey, None] = {}
@@ -98,7 +99,7 @@ class Keeper:
         self._tasks: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
-        return f"<Keeper epoch={self.epoch} {self.services!r} {self.schedule!r} fronts={len(self.feeds)}>"
+        return f"<Keeper epoch={self.epoch} {self.services!r} {self.schedule!r} {self.fronts!r}>"
 
     # --- life
 
@@ -162,7 +163,7 @@ class Keeper:
         except RegistryError as error:
             self._log.debug("registry.failed", kind=action.kind.value, key=str(action.key), reason=str(error))
             if action.kind is Kind.LOOKUP:
-                self._tell(action.keys, "unreachable")
+                self.fronts.looked_up(action.keys, "unreachable")
         finally:
             self.schedule.done(action, self.clock.now(), good=good)
             self._publish()
@@ -189,7 +190,7 @@ class Keeper:
         outcome = "missing"
         found: FoldedKey | None = None
         for key in keys:
-            if found is not None and not (self._catalogue.lists(key) and _folded(key) == found):
+            if found is not None and not (self._catalogue.lists(key) and folded_of(key) == found):
                 continue
             pushes = self._pushes.get(key, 0)
             view = await self.registry.query(key)
@@ -197,11 +198,11 @@ class Keeper:
                 self._learn_pulled(key, view, pushes)
                 self.schedule.asked(key, self.clock.now())
                 outcome = "found"
-                found = found or _folded(key)
+                found = found or folded_of(key)
         if outcome == "missing":
             self.schedule.want_catalogue(keys[0].namespace, keys[0].group)
         self._publish()
-        self._tell(keys, outcome)
+        self.fronts.looked_up(keys, outcome)
 
     async def _subscribe(self, key: ServiceKey) -> None:
         assert self.registry is not None
@@ -246,10 +247,9 @@ class Keeper:
             self._log.info("service.deleted", service=str(key))
         if self.services.empties(namespace, group):
             self.schedule.want_catalogue(namespace, group)
-        frame = Names(namespace, group, names, self.clock.wall())
-        for feed in self.feeds.values():
-            feed.names(frame)
-        self._feed_all()
+        for feed in self.fronts:
+            self._feed_names(feed)
+        self.fronts.send_all()
 
     # --- what the registry says by itself
 
@@ -283,17 +283,17 @@ class Keeper:
         self.schedule.disconnected(namespace)
         self._log.warning("registry.disconnected", namespace=namespace)
         self._reachable(namespace)
-        for keys in [keys for keys in self._waiting if keys[0].namespace == namespace]:
+        for keys in self.fronts.waited_for(namespace):
             self.schedule.drop_waiting(keys)
-            self._tell(keys, "unreachable")
+            self.fronts.looked_up(keys, "unreachable")
         self._publish()
         self._wake.set()
 
     def _reachable(self, namespace: str) -> None:
         frame = Reachable(namespace, namespace in self.up)
-        for feed in self.feeds.values():
+        for feed in self.fronts:
             feed.reachable(frame)
-        self._feed_all()
+        self.fronts.send_all()
 
     def _end_grace(self, now: float) -> None:
         if now - self._started_at < START_GRACE_S:
@@ -311,13 +311,12 @@ class Keeper:
         self._log.info("link.joined", role=peer.role)
         if peer.role != "front":
             return
-        feed = self.feeds[link] = Feed()
+        feed = self.fronts.add(link)
         for namespace in self.up | self._down:
             feed.reachable(Reachable(namespace, namespace in self.up))
         feed.full(self.services, self.epoch)
-        for (namespace, group), names in self._catalogue.items():
-            feed.names(Names(namespace, group, names, self.clock.wall()))
-        self._feed(link)
+        self._feed_names(feed)
+        self.fronts.send(link)
 
     def received(self, link: Link, frame: LinkFrame) -> None:
         match frame:
@@ -333,13 +332,11 @@ class Keeper:
                 self._log.warning("link.unexpected_frame", frame=type(frame).__name__)
 
     def drained(self, link: Link) -> None:
-        self._feed(link)
+        self.fronts.send(link)
 
     def left(self, link: Link) -> None:
-        self.feeds.pop(link, None)
+        self.fronts.drop(link)
         self._early = [early for early in self._early if early[0] is not link]
-        for waiters in self._waiting.values():
-            waiters -= {waiter for waiter in waiters if waiter[0] is link}
         self._count[metrics.LINK_DROPS.first] += 1
 
     def _asked(self, keys: Iterable[ServiceKey]) -> None:
@@ -369,7 +366,7 @@ class Keeper:
         if not is_known and self.schedule.unknown_crowded(now) and self._catalogue_lacks(keys, now):
             link.send(LookedUp(asked, "missing"))
         elif self.schedule.lookup(keys, known=is_known):
-            self._waiting.setdefault(keys, set()).add((link, asked))
+            self.fronts.wait(link, asked, keys)
         else:
             link.send(LookedUp(asked, "refused"))
 
@@ -377,27 +374,23 @@ class Keeper:
         """Whether a complete, recent catalogue says that none of the spellings exists."""
         return self.services.settled(keys[0].namespace, now) and all(self._catalogue.lacks(key, now) for key in keys)
 
-    def _tell(self, keys: tuple[ServiceKey, ...], outcome: str) -> None:
-        for link, asked in self._waiting.pop(keys, ()):
-            link.send(LookedUp(asked, outcome))
-
     def _externals(self, sender: Link, items: tuple[External, ...]) -> None:
         self.store.put_externals(items)
-        for link, feed in self.feeds.items():
-            if link is not sender:
-                feed.externals(items)
-        self._feed_all()
+        for feed in self.fronts.others(sender):
+            feed.externals(items)
+        self.fronts.send_all()
 
     def _have(self, link: Link, items: tuple[Known, ...]) -> None:
         """A front remembers what we do not: unconfirmed, unless we removed it or it was static."""
+        feed = self.fronts.feed(link)
         for item in items:
-            if item.key in self.services:
+            if feed is None or item.key in self.services:
                 continue
             snapshot = decode_snapshot(item.body)
             if item.key in self._gone or not self.services.restore([snapshot]):
-                self.feeds[link].removed(item.key, self._gone.get(item.key, "unknown to the keeper"))
+                feed.removed(item.key, self._gone.get(item.key, "unknown to the keeper"))
         self._publish()
-        self._feed(link)
+        self.fronts.send(link)
 
     # --- telling
 
@@ -413,19 +406,17 @@ class Keeper:
                 self.schedule.want_catalogue(snapshot.key.namespace, snapshot.key.group)
         for key in told:
             self._gone.pop(key, None)
-        for feed in self.feeds.values():
-            for key, reason in removed:
-                feed.removed(key, reason)
-            for key in told:
-                feed.changed(key)
         self.store.remove_services([key for key, _ in removed])
         self.store.put_services(
-            [(item, self._asked_wall(key)) for key, item in told.items() if not self._is_static(key)]
+            [(item, self._asked_wall(key)) for key, item in told.items() if not self.services.is_static(key)]
         )
-        self._feed_all(told)
+        self.fronts.changed(told, removed)
 
-    def _is_static(self, key: ServiceKey) -> bool:
-        return self.services.is_static(key)
+    def _feed_names(self, feed: Feed) -> None:
+        """Fronts need the catalogue for bare names only."""
+        for (namespace, group), names in self._catalogue.items():
+            if (namespace, group) in self._bare:
+                feed.names(Names(namespace, group, names, self.clock.wall()))
 
     def _bury(self, key: ServiceKey, reason: str) -> None:
         self.schedule.forget(key)
@@ -434,18 +425,6 @@ class Keeper:
         self._gone[key] = reason
         if len(self._gone) > TOMBSTONES_MAX:
             del self._gone[next(iter(self._gone))]
-
-    def _feed_all(self, told: Mapping[ServiceKey, Known] | None = None) -> None:
-        for link in list(self.feeds):
-            self._feed(link, told)
-
-    def _feed(self, link: Link, told: Mapping[ServiceKey, Known] | None = None) -> None:
-        feed = self.feeds.get(link)
-        while feed is not None and not link.congested:
-            frame = feed.take(lambda key: (told or {}).get(key) or self._known(key), self.services.revision)
-            if frame is None:
-                return
-            link.send(frame)
 
     def _known(self, key: ServiceKey) -> Known | None:
         return known(self.services.snapshot(key)) if key in self.services else None
@@ -458,12 +437,15 @@ class Keeper:
 
     def _save(self) -> None:
         """Confirmations and times of asking, which change without a new list, go to disk in batches."""
-        keys = list(self.services) if self.store.take_lost() else list(self._unsaved)
+        keys: Iterable[ServiceKey] = list(self._unsaved)
+        if self.store.take_lost():
+            keys = self.services
+            self.store.remove_services(self._gone)
         self._unsaved.clear()
         rows = [
             (known(self.services.snapshot(key)), self._asked_wall(key))
             for key in keys
-            if key in self.services and not self._is_static(key)
+            if key in self.services and not self.services.is_static(key)
         ]
         self.store.put_services(rows)
 
@@ -479,6 +461,11 @@ class Keeper:
         self._policies = policies
         self.services.reconfigure(services)
         self.schedule.reconfigure(schedule)
+        if self._bare != schedule.bare:
+            self._bare = schedule.bare
+            for feed in self.fronts:
+                self._feed_names(feed)
+            self.fronts.send_all()
         self._wake.set()
 
     def flush(self, key: ServiceKey) -> bool:
@@ -502,7 +489,3 @@ class Keeper:
         self._log.warning("brake.accepted", instances=gone)
         self._publish()
         return gone
-
-
-def _folded(key: ServiceKey) -> FoldedKey:
-    return folded_key(key.namespace, key.group, key.service)

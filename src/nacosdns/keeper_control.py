@@ -11,7 +11,7 @@ import msgspec
 
 from nacosdns.core.dnsname import name_text
 from nacosdns.core.model import Protection
-from nacosdns.core.naming import folded_key
+from nacosdns.core.spelling import folded_of
 
 if TYPE_CHECKING:
     from nacosdns.core.model import ServiceKey, Snapshot
@@ -84,7 +84,7 @@ class KeeperControl:
             "revision": services.revision,
             "services": services.count(),
             "subscribed": len(keeper.schedule.subscribed()),
-            "fronts": len(keeper.feeds),
+            "fronts": len(keeper.fronts),
             "protected": [
                 {"service": str(key), "why": services.protection(key).value} for key in protected[:PROTECTED_SHOWN_MAX]
             ],
@@ -115,4 +115,4 @@ class KeeperControl:
     def spellings(self, folded: FoldedKey) -> list[ServiceKey]:
         """The known services that share a folded key."""
         keys = iter(self._keeper.services)
-        return [key for key in keys if folded_key(key.namespace, key.group, key.service) == folded]
+        return [key for key in keys if folded_of(key) == folded]

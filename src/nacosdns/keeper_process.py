@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import socket
 import time
 from datetime import datetime
@@ -120,7 +121,8 @@ class KeeperProcess:
         """Policies, times and static services change in place; another Nacos, namespace or directory needs a new keeper."""
         if self._needs_a_new_keeper(config):
             self._child.log.info("keeper.renewed", reason="the new configuration needs other connections")
-            raise SystemExit(0)
+            signal.raise_signal(signal.SIGTERM)  # child.py drains and saves; the supervisor starts the next one
+            return
         self._before = config
         self._names = names(config)
         self._control = KeeperControl(self._keeper, self._names)

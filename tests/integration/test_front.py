@@ -264,3 +264,35 @@ def test_a_static_file_is_followed_and_a_broken_one_changes_nothing(tmp_path: Pa
         assert running.wait() == 0
     finally:
         running.close()
+
+
+def test_a_resolv_conf_that_a_new_configuration_names_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "resolv.conf"
+    file.write_text("nameserver 192.0.2.1\n", encoding="utf-8")
+    running = Bridge(tmp_path, text=SERVICES, modules={})
+    try:
+        running.up()
+        text = SERVICES.replace("upstreams = []", f'upstreams = ["resolv.conf"]\nresolv_conf = "{file}"')
+        running.write(text)
+        running.signal(signal.SIGHUP)
+        running.wait_for("upstreams.set", "192.0.2.1")
+        file.write_text("nameserver 192.0.2.99\n", encoding="utf-8")
+
+        running.wait_for("upstreams.set", "192.0.2.99")
+    finally:
+        running.close()
+
+
+def test_a_keeper_that_a_new_configuration_replaces_saves_and_leaves_in_order(tmp_path: Path) -> None:
+    running = Bridge(tmp_path, text=SERVICES, modules={})
+    try:
+        running.up()
+        running.write(SERVICES.replace("servers = []", 'servers = ["127.0.0.1:1"]'))
+        running.signal(signal.SIGHUP)
+        running.wait_for("keeper.renewed")
+        running.wait_for("child.ready", "child=keeper", times=2)
+
+        assert running.said("child.exited", "child=keeper", "status=0")
+        until_says(running.port, "orders.nacos", {"10.0.0.1", "10.0.0.2"}, seconds=10)
+    finally:
+        running.close()

@@ -228,3 +228,42 @@ def test_a_client_that_does_not_read_is_not_read_from() -> None:
         writer.close()
 
     run(work)
+
+
+def test_a_burst_of_connections_in_one_turn_stays_within_the_bound() -> None:
+    async def work(door: TcpDoor, _: Owner, port: int) -> None:
+        socks = []
+        for _number in range(30):
+            sock = socket.create_connection(("127.0.0.1", port), timeout=5)
+            socks.append(sock)
+        await asyncio.sleep(0.1)
+
+        assert len(door) == 4
+        for sock in socks:
+            sock.close()
+
+    run(work, most=4)
+
+
+def test_one_socket_is_listened_on_once_and_stops_however_close_the_calls_are() -> None:
+    async def main() -> None:
+        door = TcpDoor(Owner(), connections_max=10, idle_s=5.0)
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            sock.listen()
+            await asyncio.gather(door.listen(sock), door.listen(sock), door.listen(sock))
+            starting = asyncio.ensure_future(door.listen(sock))
+            door.stop(sock)
+            await starting
+            again = asyncio.ensure_future(door.listen(sock))
+            await asyncio.sleep(0)
+            door.stop(sock)
+            await again
+            reader, writer = await asyncio.open_connection("127.0.0.1", sock.getsockname()[1])
+            writer.write(message(1))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(10), 0.2)
+            writer.close()
+            door.close()
+
+    asyncio.run(main())

@@ -72,6 +72,10 @@ class Owner:
     def dropped(self, reason: str) -> None:
         self.words.append(reason)
 
+    def surprised(self, packet: bytes) -> bytes | None:
+        self.words.append("surprise")
+        return packet[:2] + b"-sorry"
+
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
@@ -319,3 +323,25 @@ def test_a_closed_door_leaves_packets_for_whoever_reads_the_socket_next(
         run(loop, second, lambda: owner.cells.get(7) == 1)
 
     assert owner.cells == {7: 1}
+
+
+def test_a_reply_that_cannot_be_drawn_costs_one_answer_and_not_the_batch(
+    loop: asyncio.AbstractEventLoop,
+    portable: bool,
+) -> None:
+    class Broken(Entry):
+        def reply(self) -> bytes:
+            raise ZeroDivisionError
+
+    owner, broken = Owner(), Broken()
+    broken.page.size = 0
+    other = PREPARED[:-1] + b"N"
+    with server() as sock:
+        door = make_door(sock, {PREPARED: broken, other: Entry()}, owner, portable=portable)  # type: ignore[dict-item]
+        asker = Asker(sock.getsockname()[1])
+        for packet in (other, PREPARED, other):
+            asker.send(b"\0\1" + packet)
+        run(loop, door, lambda: "surprise" in owner.words)
+        replies = asker.received()
+
+    assert replies == [b"\0\1-first", b"\0\1-sorry", b"\0\1-second"]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from nacosdns.core import dnsrecord, dnswire
 from nacosdns.core.frames import decode_snapshot
-from nacosdns.core.naming import Suffixes, folded_key
+from nacosdns.core.spelling import folded_of
+from nacosdns.core.suffixes import Suffixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -159,8 +160,8 @@ class Entry:
         self.query = query
         self.turn = -1
         self.replies: list[bytes] = []
-        self.size = 0
         self.fill()
+        self.size = sum(map(len, self.replies)) + 200
 
     def __repr__(self) -> str:
         return f"<Entry {self.page!r} replies={len(self.replies)}>"
@@ -169,7 +170,6 @@ class Entry:
         """Renders the page's present window for this packet."""
         self.replies = [self.page.render(self.query, order) for order in self.page.orders]
         self.turn = self.page.turn
-        self.size = sum(map(len, self.replies)) + 200
 
     def reply(self) -> bytes:
         """The next reply, without the id."""
@@ -223,7 +223,7 @@ class Book:
     def update(self, known: Known) -> None:
         """A newer value of a service."""
         key = known.key
-        folded = folded_key(key.namespace, key.group, key.service)
+        folded = folded_of(key)
         spellings = self._services.get(folded)
         if spellings is None:
             spellings = self._services[folded] = {}
@@ -235,7 +235,7 @@ class Book:
 
     def remove(self, key: ServiceKey) -> bool:
         """The service is gone. Returns whether it was known."""
-        folded = folded_key(key.namespace, key.group, key.service)
+        folded = folded_of(key)
         spellings = self._services.get(folded, {})
         found = spellings.pop(key, None) is not None
         if found and not spellings:
@@ -298,14 +298,14 @@ class Book:
 
     def keep_page(self, name: bytes, qtype: int, page: Page) -> None:
         """Keeps a page until its service changes; the oldest goes when there are too many."""
-        folded = folded_key(page.key.namespace, page.key.group, page.key.service)
+        folded = folded_of(page.key)
         if (former := self._pages.pop((name, qtype), None)) is not None:
             self._drop_packets(former)
         self._pages[name, qtype] = page
         self._pages_of.setdefault(folded, set()).add((name, qtype))
         if len(self._pages) > PAGES_MAX:
             oldest, dropped = self._pages.popitem(last=False)
-            old = folded_key(dropped.key.namespace, dropped.key.group, dropped.key.service)
+            old = folded_of(dropped.key)
             self._pages_of.get(old, set()).discard(oldest)
             self._drop_packets(dropped)
 
@@ -333,6 +333,8 @@ class Book:
 
     def admit(self, packet: bytes, query: Query, page: Page) -> None:
         """Prepares replies for a packet (without its id) when it is seen the second time."""
+        if packet in self.replies:
+            return
         if packet not in self._seen:
             if len(self._seen) >= SEEN_MAX:
                 self._seen.clear()

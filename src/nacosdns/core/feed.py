@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nacosdns.core.frames import (
     STATE_FRAME_BYTES,
     Externals,
+    Names,
     Removed,
     Synced,
     Updates,
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
         External,
         Known,
         LinkFrame,
-        Names,
         Reachable,
     )
     from nacosdns.core.model import ServiceKey
 
 EXTERNALS_MAX = 2000
 EXTERNALS_A_FRAME = 100
+NAMES_A_FRAME = 500
 
 
 class Feed:
@@ -38,7 +39,7 @@ class Feed:
 
     def __init__(self) -> None:
         self._reachable: dict[str, Reachable] = {}
-        self._names: dict[tuple[str, str], Names] = {}
+        self._names: dict[tuple[str, str], deque[Names]] = {}
         self._removed: dict[ServiceKey, str] = {}
         self._changed: dict[ServiceKey, None] = {}
         self._externals: deque[External] = deque(maxlen=EXTERNALS_MAX)
@@ -64,7 +65,13 @@ class Feed:
         self._reachable[frame.namespace] = frame
 
     def names(self, frame: Names) -> None:
-        self._names[frame.namespace, frame.group] = frame
+        """A catalogue, in parts; a newer one takes the place of what is still to be told of an older one."""
+        names, size = frame.names, NAMES_A_FRAME
+        starts = range(0, len(names) or 1, size)
+        self._names[frame.namespace, frame.group] = deque(
+            Names(frame.namespace, frame.group, names[at : at + size], frame.at, at // size, at == starts[-1])
+            for at in starts
+        )
 
     def externals(self, items: Iterable[External]) -> None:
         for item in items:
@@ -84,12 +91,29 @@ class Feed:
             epoch, self._epoch = self._epoch, 0
             return Synced(epoch, revision)
         if self._names:
-            return self._names.pop(next(iter(self._names)))
+            return self._names_part()
         if self._externals:
             return Externals(
                 tuple(self._externals.popleft() for _ in range(min(EXTERNALS_A_FRAME, len(self._externals))))
             )
         return None
+
+    def ahead(self, keys: Iterable[ServiceKey], known: Callable[[ServiceKey], Known | None]) -> Updates | None:
+        """What is still to be told of these services, before all the rest; None when nothing is."""
+        items = []
+        for key in keys:
+            if key in self._changed and (item := known(key)) is not None:
+                del self._changed[key]
+                self._removed.pop(key, None)
+                items.append(item)
+        return Updates(tuple(items)) if items else None
+
+    def _names_part(self) -> Names:
+        group, parts = next(iter(self._names.items()))
+        part = parts.popleft()
+        if not parts:
+            del self._names[group]
+        return part
 
     def _updates(self, known: Callable[[ServiceKey], Known | None]) -> Updates:
         items: list[Known] = []

@@ -12,7 +12,8 @@ import msgspec
 from nacosdns.core.model import ServiceKey, Snapshot
 
 VERSION = 1
-FRAME_BYTES_MAX = 1 << 20
+FRAME_BYTES_MAX = 32 << 20
+"""A service is told in one frame, whatever its size; Nacos sends at most 10 MB in one message."""
 STATE_FRAME_BYTES = 64 * 1024
 
 
@@ -64,12 +65,17 @@ class LookedUp(Frame, frozen=True):
 
 
 class Names(Frame, frozen=True):
-    """Keeper to front: the services a catalogue read lists for one namespace and group; ``at`` wall clock seconds."""
+    """Keeper to front: the services a catalogue read lists for one namespace and group; ``at`` wall clock seconds.
+
+    A long list comes in parts, numbered from 0; it counts when the ``last`` one is there.
+    """
 
     namespace: str
     group: str
     names: tuple[str, ...]
     at: float
+    part: int = 0
+    last: bool = True
 
 
 class Reachable(Frame, frozen=True):

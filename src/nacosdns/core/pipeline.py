@@ -24,8 +24,8 @@ from nacosdns.core.naming import (
     Prefix,
     ServiceName,
     address_name,
-    folded_key,
 )
+from nacosdns.core.spelling import fold_text, folded_of
 from nacosdns.errors import WireError
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from nacosdns.core.access import Access
     from nacosdns.core.balance import Balancer
     from nacosdns.core.book import Book
+    from nacosdns.core.frames import Names as CatalogueNames
     from nacosdns.core.model import Policy, Snapshot, Zone
-    from nacosdns.core.naming import Candidate, FoldedKey, Names, Target
+    from nacosdns.core.naming import Candidate, Names, Target
     from nacosdns.core.policy import Policies
 
 CANARY = dnsname.text_name("canary.nacosdns.invalid")
@@ -123,7 +124,8 @@ class Pipeline:
         self._misses: dict[tuple[str, str, str], tuple[float, float]] = {}
         self._paused: dict[ServiceKey, float] = {}
         self._down: set[str] = set()
-        self._listed: dict[tuple[str, str], frozenset[str]] = {}
+        self._listed: dict[tuple[str, str], set[str]] = {}
+        self._listing: dict[tuple[str, str], set[str]] = {}
         self.none_healthy = 0
         self.asked: dict[ServiceKey, None] = {}
         self.urgent = False
@@ -142,9 +144,12 @@ class Pipeline:
         else:
             self._down.add(namespace)
 
-    def listed(self, namespace: str, group: str, folded: frozenset[str]) -> None:
-        """The folded names of a catalogue read, for bare names."""
-        self._listed[namespace, group] = folded
+    def listed(self, frame: CatalogueNames) -> None:
+        """A part of a catalogue read, for bare names; it counts when all parts are there."""
+        group = (frame.namespace, frame.group)
+        names = set() if frame.part == 0 else self._listing.pop(group, set())
+        names.update(map(fold_text, frame.names))
+        (self._listed if frame.last else self._listing)[group] = names
 
     def missed(self, keys: tuple[ServiceKey, ...], now: float) -> None:
         """The registry has none of these spellings: remembered for the negative TTL."""
@@ -152,20 +157,22 @@ class Pipeline:
             self._misses.clear()
         for key in keys:
             until = now + self._policies.resolve(key.service).negative_ttl_s
-            self._misses[_folded(key)] = (until, now)
+            self._misses[folded_of(key)] = (until, now)
 
     def appeared(self, key: ServiceKey) -> None:
         """A service became known: no miss of it counts any more, and its group is spelled so."""
         self._names.learn_group(key.group)
-        self._misses.pop(_folded(key), None)
+        self._misses.pop(folded_of(key), None)
         self._paused.pop(key, None)
 
     def take_over(self, former: Pipeline) -> None:
         """What the pipeline of the former configuration was told, once: the keeper does not say it again."""
         self._down |= former._down
         self._listed.update(former._listed)
+        self._listing.update(former._listing)
         self.asked.update(former.asked)
         self.urgent |= former.urgent
+        self.none_healthy = former.none_healthy
 
     # --- stages
 
@@ -306,7 +313,7 @@ class Pipeline:
             return Lookup((*dict.fromkeys(before), snapshot.key)[:3], self._settings.lookup_s, answer)
         if self._waits(snapshot, now, wall):
             self._paused[snapshot.key] = now + STALE_PAUSE_S
-            self._book.drop_pages(_folded(snapshot.key))
+            self._book.drop_pages(folded_of(snapshot.key))
             return Lookup((snapshot.key,), self._settings.stale_wait_s, answer)
         return answer
 
@@ -401,7 +408,7 @@ class Pipeline:
 
     def _owns_name(self, key: ServiceKey, target: ServiceName) -> bool:
         """Whether the name can mean no other service: no other spelling of it is known, and it is not only an alias."""
-        folded = _folded(key)
+        folded = folded_of(key)
         return target.candidates[0].folded == folded and not self._book.is_ambiguous(folded)
 
     def _from_page(self, query: Query, page: Page) -> Reply:
@@ -486,7 +493,3 @@ class Pipeline:
     def compose(self, query: Query, alias: Record, chased: tuple[Record, ...]) -> Reply:
         """The alias and what it led to."""
         return self._plain(query, Answer(answers=(alias, *chased)))
-
-
-def _folded(key: ServiceKey) -> FoldedKey:
-    return folded_key(key.namespace, key.group, key.service)

@@ -7,6 +7,10 @@ comparing is done in one form only, the folded one.
 from __future__ import annotations
 
 import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nacosdns.core.model import ServiceKey
 
 FoldedKey = tuple[str, str, str]
 """Namespace id, folded group, folded service: what two spellings of one service share."""
@@ -31,6 +35,11 @@ def _caseless(text: str) -> str:
 def folded_key(namespace: str, group: str, service: str) -> FoldedKey:
     """What all spellings of a service share. The namespace id stays as it is: only configured ids exist."""
     return namespace, fold_text(group), fold_text(service)
+
+
+def folded_of(key: ServiceKey) -> FoldedKey:
+    """The folded key of a service."""
+    return folded_key(key.namespace, key.group, key.service)
 
 
 def label_text(label: bytes) -> str:

@@ -31,6 +31,7 @@ class TcpDoor:
         self._owner = owner
         self._connections_max = connections_max
         self._idle_s = idle_s
+        self._wanted: set[int] = set()
         self._servers: dict[int, asyncio.Server] = {}
         self._connections: dict[Connection, None] = {}
 
@@ -46,23 +47,30 @@ class TcpDoor:
 
     async def listen(self, sock: socket.socket) -> None:
         """Accepts on this listening socket; its descriptor is duplicated, so that the caller's stays open."""
-        if sock.fileno() in self._servers:
+        number = sock.fileno()
+        if number in self._wanted:
             return
+        self._wanted.add(number)
         copy = sock.dup()
         copy.setblocking(False)
         server = await asyncio.get_running_loop().create_server(
             lambda: Connection(self, self._owner), sock=copy, backlog=512
         )
-        self._servers[sock.fileno()] = server
+        if number in self._wanted and number not in self._servers:
+            self._servers[number] = server
+        else:
+            server.close()  # stopped, or stopped and started again, while it began
 
     def stop(self, sock: socket.socket) -> None:
         """No new connections from this socket; those there go on."""
+        self._wanted.discard(sock.fileno())
         server = self._servers.pop(sock.fileno(), None)
         if server is not None:
             server.close()
 
     def stop_listening(self) -> None:
         """No new connections; those there go on."""
+        self._wanted.clear()
         for server in self._servers.values():
             server.close()
         self._servers.clear()
@@ -81,7 +89,9 @@ class TcpDoor:
         self._connections[connection] = None
         if len(self._connections) > self._connections_max:
             self._owner.closed_for_room()
-            next(iter(self._connections)).close()
+            idlest = next(iter(self._connections))
+            del self._connections[idlest]
+            idlest.close()
 
     def used(self, connection: Connection) -> None:
         """The idlest connection stands first."""

@@ -68,6 +68,9 @@ class Asked(Protocol):
 
     def dropped(self, reason: str) -> None: ...
 
+    def surprised(self, packet: bytes) -> bytes | None:
+        """A prepared reply could not be made; called while the exception is handled. What to say instead."""
+
 
 class UdpDoor(Protocol):
     """One UDP socket being answered."""
@@ -241,7 +244,7 @@ class FastDoor:
                     page.cursor = cursor
                     reply = packet[:2] + entry.replies[cursor]
                 else:
-                    reply = packet[:2] + entry.reply()
+                    reply = _next_reply(entry, packet, self._owner)
                 cells[page.cell] = cells.get(page.cell, 0) + 1
             else:
                 reply = self._slow(packet, slot, lengths[16 * slot + 12]) if slot not in dropped else b""
@@ -336,6 +339,14 @@ class FastDoor:
         _send_one(self._sock, client, packet)
 
 
+def _next_reply(entry: Entry, packet: bytes, owner: Asked) -> bytes:
+    """The next prepared reply, when it may have to be drawn anew: a balancer's fault costs one answer, not the batch."""
+    try:
+        return packet[:2] + entry.reply()
+    except Exception:  # noqa: BLE001  # balancers may be a stranger's
+        return owner.surprised(packet) or b""
+
+
 def _send_one(sock: socket.socket, client: Client, packet: bytes) -> None:
     """One reply. What the kernel refuses (EPERM, EINVAL, a full buffer) is the client's loss alone."""
     if client.port == 0:
@@ -417,7 +428,7 @@ class PortableDoor:
         judged = self._allowed is None or self._allowed.get(client.address, False)
         entry = self._replies.get(packet[2:]) if judged else None
         if entry is not None:
-            reply: bytes | None = packet[:2] + entry.reply()
+            reply: bytes | None = _next_reply(entry, packet, self._owner)
             cells[entry.page.cell] = cells.get(entry.page.cell, 0) + 1
         else:
             reply = self._owner.slow(packet, client, self)
