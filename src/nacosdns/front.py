@@ -89,6 +89,7 @@ class Front:
         self._log = log
         self.teller = Teller(book, counters, take_asked=self._take_asked, take_learned=forwarding.outside.learned)
         self._held: Held[Question] = Held()
+        self._totals = metrics.Totals()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._mentioned: set[ServiceKey] | None = None
@@ -453,6 +454,16 @@ class Front:
         count_[metrics.NONE_HEALTHY.first] += self._pipeline.none_healthy
         count_[metrics.SPELLING_CLASHES.first] += self._book.clashes
         self._pipeline.none_healthy = self._book.clashes = 0
+        counts = self._forwarding.counts
+        for family, total in (
+            (metrics.UPSTREAM_QUERIES, counts.upstream_queries),
+            (metrics.UPSTREAM_FAILURES, counts.upstream_failures),
+            (metrics.UPSTREAM_TCP_RETRIES, counts.upstream_tcp_retries),
+            (metrics.UPSTREAM_SPOOFED, counts.upstream_spoofed),
+            (metrics.STALE_ANSWERS, counts.stale_answers),
+            (metrics.EXTERNALS_EVICTED, self._forwarding.outside.evicted),
+        ):
+            self._totals.add(count_, family.first, total)
         count_.set(metrics.BOOK_PAGES.first, self._book.page_count)
         count_.set(metrics.L1_ENTRIES.first, len(self._book.replies))
         count_.set(metrics.L1_BYTES.first, self._book.replies_bytes)

@@ -14,14 +14,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nacosdns import child, plugins
+from nacosdns import child, config_load, plugins
 from nacosdns import config as configuration
 from nacosdns.core import metrics
 from nacosdns.core.access import Access
 from nacosdns.core.book import Book
 from nacosdns.core.errands import ForwardSettings
 from nacosdns.core.forwarding import Forwarding
-from nacosdns.core.frames import VERSION, Hello
+from nacosdns.core.frames import VERSION, Hello, known
+from nacosdns.core.model import Snapshot, Source
 from nacosdns.core.naming import Names
 from nacosdns.core.pipeline import Pipeline, Settings
 from nacosdns.core.resolvers import ours, parse_endpoint
@@ -30,7 +31,7 @@ from nacosdns.edge.tcp import TcpDoor
 from nacosdns.edge.udp import make_door
 from nacosdns.edge.upstream import UpstreamSockets
 from nacosdns.edge.watch import PollingWatcher
-from nacosdns.errors import ControlError, StoreError, UpstreamError
+from nacosdns.errors import ConfigError, ControlError, StoreError, UpstreamError
 from nacosdns.front import Front
 from nacosdns.front_control import FrontControl
 
@@ -114,6 +115,7 @@ class FrontProcess:
 
     async def run(self) -> None:
         self._read_disk()
+        self._read_static()
         self._open_sockets()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
@@ -143,6 +145,19 @@ class FrontProcess:
             self._book.update(row.known)
             self._pipeline.appeared(row.known.key)
         self._forwarding.outside.restore(contents.externals, now=clock.now(), wall=clock.wall())
+
+    def _read_static(self) -> None:
+        """Static services win also while the keeper is away; the keeper tells of later changes."""
+        config = self._child.config
+        services = configuration.static_services(config)
+        if config.static_file:
+            try:
+                services |= configuration.static_services(config, config_load.load_static(config.static_file))
+            except ConfigError as error:
+                self._child.log.warning("static_file.refused", reason=str(error))
+        for key, view in services.items():
+            self._book.update(known(Snapshot(key, view.instances, source=Source.STATIC, live=True)))
+            self._pipeline.appeared(key)
 
     def _open_sockets(self) -> None:
         for one in self._child.setup.sockets:
@@ -181,6 +196,7 @@ class FrontProcess:
     def configure(self, config: Config, password: str) -> None:
         """Names, policies and upstreams change in place; what is known and cached stays."""
         del password
+        self._tcp.configure(connections_max=config.server.tcp_connections, idle_s=config.server.tcp_idle_s)
         self._forwarding.configure(forward_settings(config, host_identity()))
         self._pipeline = self._make_pipeline(config)
         self._front.use_pipeline(self._pipeline)

@@ -161,6 +161,7 @@ class Keeper:
             await self._request(action)
             good = True
         except RegistryError as error:
+            self._count[metrics.REGISTRY_FAILURES.first] += 1
             self._log.debug("registry.failed", kind=action.kind.value, key=str(action.key), reason=str(error))
             if action.kind is Kind.LOOKUP:
                 self.fronts.looked_up(action.keys, "unreachable")

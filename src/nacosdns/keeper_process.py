@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from nacosdns.config import Config
     from nacosdns.core.model import Instance, ServiceKey
 
-GAUGES_S = 1.0
+GAUGES_S = 2.0
+REQUEST_KINDS = ("query", "subscribe", "unsubscribe", "list")
 
 
 class KeeperProcess:
@@ -65,6 +66,7 @@ class KeeperProcess:
             counters=born.counters,
             epoch=time.time_ns() // 1_000_000,
         )
+        self._totals = metrics.Totals()
         self._control = KeeperControl(self._keeper, self._names)
 
     def __repr__(self) -> str:
@@ -195,6 +197,13 @@ class KeeperProcess:
         counters.set(metrics.OLDEST_CONFIRMATION.first, int(counts.oldest_confirmation_s * 1e6))
         counters.set(metrics.REGISTRY_CONNECTED.first, counts.connected)
         counters.set(metrics.REGISTRY_NAMESPACES.first, counts.namespaces)
+        self._totals.add(counters, metrics.STORE_WRITES.first, self._store.writes)
+        self._totals.add(counters, metrics.STORE_FAILURES.first, self._store.failures)
+        self._totals.add(counters, metrics.STORE_DAMAGED.first, self._store.damaged)
+        if self._registry is not None:
+            for word, total in self._registry.requests.items():
+                if word in REQUEST_KINDS:
+                    self._totals.add(counters, metrics.REGISTRY_REQUESTS.index(word), total)
         for kind in (Protection.EMPTY, Protection.SHRINK, Protection.HELD, Protection.BRAKE):
             counters.set(metrics.PROTECTED.index(kind.value), counts.protected.get(kind, 0))
 

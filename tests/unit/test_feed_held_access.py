@@ -192,6 +192,16 @@ def test_the_table_of_judged_addresses_is_bounded() -> None:
     assert len(access.judged) <= JUDGED_MAX
 
 
+def test_refused_addresses_are_remembered_apart_and_bounded() -> None:
+    access = Access(("loopback",))
+    access.allows(b"\x7f\0\0\1")
+    for number in range(JUDGED_MAX + 100):
+        assert not access.allows((number + (10 << 24)).to_bytes(4, "big"))
+
+    assert access.judged == {b"\x7f\0\0\1": True}
+    assert "refused=100" in repr(access)
+
+
 def test_a_catalogue_knows_spellings_and_what_it_lacks_while_it_is_fresh() -> None:
     catalogue = Catalogue()
     catalogue.learn("public", "DEFAULT_GROUP", ("Order-Service", "b"), 100.0)

@@ -250,3 +250,12 @@ def test_next_due_never_lies_in_the_past_of_what_take_would_do() -> None:
         finish(schedule, schedule.take(now), now)
 
     assert now > BOOT + 300
+
+
+def test_queries_that_settle_doubts_share_the_budget_of_re_reads() -> None:
+    schedule = made()
+    schedule.check(key(f"s{number}") for number in range(1000))
+    taken = [(at, a) for at, a in run(schedule, BOOT, 8) if a.kind is Kind.PULL]
+
+    assert len(taken) == 1000
+    assert max(Counter(int(at) for at, _ in taken).values()) <= 221

@@ -32,7 +32,10 @@ WORDS = {
 
 
 class Access:
-    """Judges raw addresses (4 or 16 bytes). ``judged`` holds only those that are allowed; the fast path reads it."""
+    """Judges raw addresses (4 or 16 bytes). ``judged`` holds only those that are allowed; the fast path reads it.
+
+    Those that are refused have a table of their own, so that a flood of them costs a look-up each and evicts nobody.
+    """
 
     def __init__(self, allow: Iterable[str], link: Iterable[str] = ()) -> None:
         words = tuple(allow)
@@ -41,15 +44,21 @@ class Access:
             texts += link
         self._networks = tuple(ip_network(text, strict=False) for text in texts)
         self.judged: dict[bytes, bool] = {}
+        self._refused: set[bytes] = set()
 
     def __repr__(self) -> str:
-        return f"<Access networks={len(self._networks)} judged={len(self.judged)}>"
+        return f"<Access networks={len(self._networks)} judged={len(self.judged)} refused={len(self._refused)}>"
 
     def allows(self, address: bytes) -> bool:
         """Whether this client may ask; an unknown address (``b""``) may."""
         if not address or address in self.judged:
             return True
+        if address in self._refused:
+            return False
         if not self.contains(address):
+            if len(self._refused) >= JUDGED_MAX:
+                self._refused.clear()
+            self._refused.add(address)
             return False
         if len(self.judged) >= JUDGED_MAX:
             self.judged.clear()

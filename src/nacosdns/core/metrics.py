@@ -119,7 +119,6 @@ DROPPED = _table.counter(
     FRONT,
     reason="short response port0 old malformed",
 )
-TRUNCATED = _table.counter("truncated_total", "Answers sent with TC set.", FRONT)
 BATCH_TIME = _table.histogram(
     "batch_seconds",
     "From the reading of a batch of packets to the sending of its last answer.",
@@ -134,7 +133,6 @@ SLOW_TIME = _table.histogram(
 )
 SURPRISES = _table.counter("surprises_total", "Queries answered SERVFAIL because of a fault of ours.", FRONT)
 BOOK_PAGES = _table.gauge("book_pages", "Pages in the answer book.", FRONT)
-BOOK_BYTES = _table.gauge("book_bytes", "Bytes of the rendered answers in the book.", FRONT)
 L1_ENTRIES = _table.gauge("l1_entries", "Whole packets with prepared replies.", FRONT)
 L1_BYTES = _table.gauge("l1_bytes", "Bytes of the prepared replies of whole packets.", FRONT)
 TCP_CONNECTIONS = _table.gauge("tcp_connections", "Open TCP connections of clients.", FRONT)
@@ -265,6 +263,21 @@ def gauge_cells() -> tuple[int, ...]:
         if family.kind is Kind.GAUGE
         for index in range(family.first, family.first + len(family))
     )
+
+
+class Totals:
+    """Counts that somebody else keeps, as totals since the start: hands on what came since the last time."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Totals of {len(self._seen)} cells>"
+
+    def add(self, counters: Counters, index: int, total: int) -> None:
+        """Adds the growth of this total to its cell."""
+        counters[index] += total - self._seen.get(index, 0)
+        self._seen[index] = total
 
 
 class PageView(msgspec.Struct, frozen=True):

@@ -251,7 +251,7 @@ class Schedule:
         self._sweep(now)
         actions: list[Action] = []
         self._take_lookups(actions, now)
-        self._take_checks(actions)
+        self._take_checks(actions, now)
         self._take_subscribes(actions, now)
         self._take_pulls(actions, now)
         self._take_life(actions, now)
@@ -275,9 +275,9 @@ class Schedule:
             keys = self._unknown_waiting.popleft()
             actions.append(Action(Kind.LOOKUP, keys[0], keys))
 
-    def _take_checks(self, actions: list[Action]) -> None:
+    def _take_checks(self, actions: list[Action], now: float) -> None:
         for key in [key for key in self._checks if self._up(key.namespace)]:
-            if not self._room(actions):
+            if not self._room(actions) or not self._rereads.take(now):
                 return
             del self._checks[key]
             actions.append(Action(Kind.PULL, key))
@@ -383,7 +383,7 @@ class Schedule:
             times.append(self._retries[0][0])
         if self._unknown_waiting:
             times.append(now + self._unknown.wait_s(now))
-        if self._to_subscribe:
+        if self._to_subscribe or self._checks:
             times.append(now + self._rereads.wait_s(now))
         for key in list(self._to_reread)[:1]:
             times.append(max(self._clients[key.namespace].rereads_from, now + self._rereads.wait_s(now)))

@@ -199,6 +199,8 @@ class Services:
         self._checks.pop(belief.key, None)
 
     def _unconfirmed(self, belief: Belief, identity: Identity, now: float) -> bool:
+        if self._policy(belief.key).primary and belief.listed:
+            return False
         return identity not in belief.confirmed and self._settling(belief.key.namespace, now)
 
     def _settling(self, namespace: str, now: float) -> bool:
@@ -215,7 +217,7 @@ class Services:
             belief.agreements += 1
         until = belief.empty_since + policy.empty_window_s
         connection = self._connections.get(belief.key.namespace)
-        if connection is not None and not belief.confirmed.issuperset(missing):
+        if connection is not None and not policy.primary and not belief.confirmed.issuperset(missing):
             until = max(until, connection.since + self._settings.settle_s)
         if now >= until and belief.agreements >= policy.empty_confirmations:
             return missing

@@ -18,7 +18,7 @@ from nacosdns.errors import RegistryDown, RegistryRefused
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
@@ -199,6 +199,11 @@ class NacosRegistry:
         self._access.account.set_password(password)
         for space in self._namespaces.values():
             space.client.wake()
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """How many requests of each kind were sent since the start."""
+        return self._access.requests
 
     def status(self) -> dict[str, object]:
         """``namespaces``: what Client.status says of each; ``requests``: everything sent so far, by kind."""

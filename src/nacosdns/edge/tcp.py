@@ -35,6 +35,11 @@ class TcpDoor:
         self._servers: dict[int, asyncio.Server] = {}
         self._connections: dict[Connection, None] = {}
 
+    def configure(self, *, connections_max: int, idle_s: float) -> None:
+        """New limits; connections that are open keep the idle time they have."""
+        self._connections_max = connections_max
+        self._idle_s = idle_s
+
     def __repr__(self) -> str:
         return f"<TcpDoor listeners={len(self._servers)} connections={len(self._connections)}>"
 
