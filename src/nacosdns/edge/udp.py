@@ -143,8 +143,8 @@ class _Slots:
             self.headers[head + 5] = CONTROL_BYTES
 
 
-class FastDoor:
-    """recvmmsg and sendmmsg. Layout of struct mmsghdr (64 bytes): name, namelen, iov, iovlen, control, controllen, flags, len."""
+class _Door:
+    """What both back ends share: the socket, whether it is read, and replies that come later."""
 
     def __init__(
         self, sock: socket.socket, replies: dict[bytes, Entry], owner: Asked, allowed: dict[bytes, bool] | None
@@ -154,6 +154,39 @@ class FastDoor:
         self._owner = owner
         self._allowed = allowed
         self._v6 = sock.family == socket.AF_INET6
+        self._read_at = time.monotonic()
+        self._open = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._sock.getsockname()[:2]} open={self._open}>"
+
+    def open(self) -> None:
+        if not self._open:
+            self._open = True
+            asyncio.get_running_loop().add_reader(self._sock.fileno(), self._readable)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            asyncio.get_running_loop().remove_reader(self._sock.fileno())
+
+    def use_allowed(self, allowed: dict[bytes, bool] | None) -> None:
+        self._allowed = allowed
+
+    def reply(self, client: Client, packet: bytes) -> None:
+        _send_one(self._sock, client, packet)
+
+    def _readable(self) -> None:
+        raise NotImplementedError
+
+
+class FastDoor(_Door):
+    """recvmmsg and sendmmsg. Layout of struct mmsghdr (64 bytes): name, namelen, iov, iovlen, control, controllen, flags, len."""
+
+    def __init__(
+        self, sock: socket.socket, replies: dict[bytes, Entry], owner: Asked, allowed: dict[bytes, bool] | None
+    ) -> None:
+        super().__init__(sock, replies, owner, allowed)
         self._name_size = 28 if self._v6 else 16
         self._libc = _Libc()
         self._names = (ctypes.c_char * (BATCH * NAME_BYTES))()
@@ -167,11 +200,6 @@ class FastDoor:
         self._sizes = memoryview(self._out.iovecs).cast("B").cast("Q")
         self._fresh = bytes(self._in.headers)
         self._control_offset = self._set_up_control()
-        self._read_at = time.monotonic()
-        self._open = False
-
-    def __repr__(self) -> str:
-        return f"<FastDoor {self._sock.getsockname()[:2]} open={self._open}>"
 
     def _set_up_control(self) -> int:
         """Where in a slot's control data the asked address stands; -1 when it need not be handed back."""
@@ -187,19 +215,6 @@ class FastDoor:
             )
             self._out.headers[head + 5] = space if wildcard else 0
         return offset if wildcard else -1
-
-    def open(self) -> None:
-        if not self._open:
-            self._open = True
-            asyncio.get_running_loop().add_reader(self._sock.fileno(), self._readable)
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            asyncio.get_running_loop().remove_reader(self._sock.fileno())
-
-    def use_allowed(self, allowed: dict[bytes, bool] | None) -> None:
-        self._allowed = allowed
 
     def _readable(self) -> None:
         for _ in range(BATCHES_A_TURN):
@@ -335,9 +350,6 @@ class FastDoor:
                 start += sent if sent > 0 else 1
             start = stop + 1
 
-    def reply(self, client: Client, packet: bytes) -> None:
-        _send_one(self._sock, client, packet)
-
 
 def _next_reply(entry: Entry, packet: bytes, owner: Asked) -> bytes:
     """The next prepared reply, when it may have to be drawn anew: a balancer's fault costs one answer, not the batch."""
@@ -364,39 +376,14 @@ def _send_one(sock: socket.socket, client: Client, packet: bytes) -> None:
         sock.sendmsg([packet], ancillary, 0, address)
 
 
-class PortableDoor:
+class PortableDoor(_Door):
     """recvmsg and sendmsg, one packet a call; the same behaviour on any Unix."""
 
     def __init__(
         self, sock: socket.socket, replies: dict[bytes, Entry], owner: Asked, allowed: dict[bytes, bool] | None
     ) -> None:
-        self._sock = sock
-        self._replies = replies
-        self._owner = owner
-        self._allowed = allowed
-        self._v6 = sock.family == socket.AF_INET6
+        super().__init__(sock, replies, owner, allowed)
         self._wildcard = _is_wildcard(sock)
-        self._read_at = time.monotonic()
-        self._open = False
-
-    def __repr__(self) -> str:
-        return f"<PortableDoor {self._sock.getsockname()[:2]} open={self._open}>"
-
-    def open(self) -> None:
-        if not self._open:
-            self._open = True
-            asyncio.get_running_loop().add_reader(self._sock.fileno(), self._readable)
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            asyncio.get_running_loop().remove_reader(self._sock.fileno())
-
-    def use_allowed(self, allowed: dict[bytes, bool] | None) -> None:
-        self._allowed = allowed
-
-    def reply(self, client: Client, packet: bytes) -> None:
-        _send_one(self._sock, client, packet)
 
     def _readable(self) -> None:
         started = time.monotonic()
