@@ -4,6 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes: compile once
 .PHONY: help setup run demo test check lint types arrows meta format reference replay clean
 
 help: ## list the verbs
