@@ -5,7 +5,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes: compile once
-.PHONY: help setup run demo test check lint types arrows meta format reference replay clean
+.PHONY: help setup run demo test bench freshness check lint types arrows meta format reference replay clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,12 @@ demo: $(READY) ## a real Nacos, the bridge and a service on this machine, asked 
 
 test: $(READY) ## the whole suite; the tests against a real Nacos start their own
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+bench: $(READY) ## server CPU per query, against a C echo and the peers that are installed
+	$(BIN)/python bench/bench.py $(ARGS)
+
+freshness: $(READY) ## from a push to the changed answer, on a real Nacos
+	$(BIN)/python bench/freshness.py $(ARGS)
 
 replay: $(READY) ## only the scenarios on virtual time
 	$(BIN)/python -m pytest tests/replay $(ARGS)
