@@ -5,7 +5,7 @@ home=${NACOS_HOME_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/nacosdns/nacos}
 which=${1:-${NACOS_DATA:-${NACOS_PORT:-8848}}}
 signal=TERM
 [ "${2:-}" = -9 ] && signal=KILL
-case $which in */*) data=$which ;; *) data=$home/data/$which ;; esac
+case $which in */*) data=$which ;; *) data=${NACOS_DATA:-$home/data/$which} ;; esac
 [ -f "$data/pid" ] || { echo "stop-nacos: no pid file in $data" >&2; exit 0; }
 pid=$(cat "$data/pid")
 kill -"$signal" "$pid" 2>/dev/null || true

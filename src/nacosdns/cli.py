@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from nacosdns import commands
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("-c", dest="config", metavar="FILE", help=f"configuration (default {DEFAULT_PATH})")
     common.add_argument("--json", action="store_true", help="answer as JSON")
     root = argparse.ArgumentParser(prog="nacosdns", description="A bridge from Nacos to DNS.")
+    root.add_argument("--version", action="version", version=f"nacosdns {version('nacosdns')}")
     verbs = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def verb(name: str, command: Command, text: str, parent: object = verbs) -> argparse.ArgumentParser:

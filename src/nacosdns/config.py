@@ -414,5 +414,7 @@ def host_port(text: str, default_port: int | None = None) -> tuple[str, int]:
     if not port_text and default_port is not None:
         return host, default_port
     if not port_text.isascii() or not port_text.isdigit() or not 0 < int(port_text) < 65536:
-        raise ValueError("a port from 1 to 65535 is missing after the address")
+        raise ValueError(
+            f"{port_text!r} is not a port from 1 to 65535" if port_text else "the port after the address is missing"
+        )
     return host, int(port_text)

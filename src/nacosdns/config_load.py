@@ -70,7 +70,7 @@ def load(path: str | None, environ: Mapping[str, str]) -> Config:
 
 def load_static(path: str) -> tuple[Static, ...]:
     """The [[static]] tables of a static_file; ConfigError as for a configuration."""
-    text = _read(path)
+    text = _read(path, remedy="write it, or take static_file out of the configuration")
     raw = _parsed(text, path)
     origin = _Origin(path, find_lines(text))
     _refuse_unknown(raw, ("static",), (), origin)
@@ -97,11 +97,10 @@ def read_password(config: Config) -> str:
     return password
 
 
-def _read(path: str) -> str:
+def _read(path: str, *, remedy: str = "name a configuration with -c FILE (config/agent.toml is an example)") -> str:
     try:
         return FilePath(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        remedy = "name a configuration with -c FILE (config/agent.toml is an example)"
         raise ConfigError(f"cannot be read ({_reason(error)})", file=path, remedy=remedy) from error
 
 

@@ -6,6 +6,7 @@ NacosdnsError
 ├─ RegistryError          the registry did not do what was asked
 │  ├─ RegistryDown        unreachable, or no answer within the deadline
 │  ├─ RegistryRefused     it answered no: wrong user, token, right
+│  │  └─ RegistryNameRefused  it calls the name itself illegal: no such service can exist
 │  └─ RegistryUnsupported a server generation that we cannot speak to
 ├─ WireError              bytes that are not a DNS message we can answer
 ├─ UpstreamError          a resolver could not be asked
@@ -57,6 +58,10 @@ class RegistryDown(RegistryError):
 
 class RegistryRefused(RegistryError):
     """The registry answered no: wrong user or password, expired token, missing right."""
+
+
+class RegistryNameRefused(RegistryRefused):
+    """The registry calls the name (or another value) itself illegal: no service of that name can exist there."""
 
 
 class RegistryUnsupported(RegistryError):

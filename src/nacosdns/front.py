@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from nacosdns.core import dnswire, metrics
+from nacosdns.core.dnsname import name_text
 from nacosdns.core.dnsreply import answer_records
 from nacosdns.core.errands import Deliver, Failed, Hit, Pending, Release, Send
 from nacosdns.core.frames import (
@@ -32,9 +34,10 @@ from nacosdns.core.held import Held
 from nacosdns.core.model import Answer, Query, Rcode
 from nacosdns.core.pipeline import Chase, Drop, Forward, Reply
 from nacosdns.core.pipeline import Lookup as NeedsLookup
+from nacosdns.core.querylog import QueryLog
 from nacosdns.errors import WireError
 from nacosdns.teller import Teller
-from nacosdns.waiters import ChaseWaiter, TcpWaiter, UdpWaiter, Waiter
+from nacosdns.waiters import ChaseWaiter, LoggedWaiter, TcpWaiter, UdpWaiter, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -89,7 +92,7 @@ class Front:
         self._log = log
         self.teller = Teller(book, counters, take_asked=self._take_asked, take_learned=forwarding.outside.learned)
         self._held: Held[Question] = Held()
-        self._totals = metrics.Totals()
+        self.query_log = QueryLog("off")
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._mentioned: set[ServiceKey] | None = None
@@ -161,12 +164,35 @@ class Front:
             query = dnswire.parse_query(packet, over_tcp=over_tcp, client=client)
         except WireError:
             return self._error(packet, Rcode.FORMERR, over_tcp=over_tcp)
+        if self.query_log:
+            note = partial(self._log_query, query, self._clock.now())
+            reply = self._decide(packet, query, LoggedWaiter(waiter, note))
+            if reply is not None:
+                note(reply)
+            return reply
+        return self._decide(packet, query, waiter)
+
+    def _decide(self, packet: bytes, query: Query, waiter: Waiter) -> bytes | None:
         outcome = self._pipeline.decide(query, self._clock.now(), self._clock.wall())
         if self._pipeline.asked:
             self.teller.note(urgent=self._pipeline.urgent)
-        if isinstance(outcome, Reply) and outcome.page is not None and not over_tcp and _may_be_prepared(query):
+        may_be = not query.over_tcp and _may_be_prepared(query) and not self.query_log.sees_everything
+        if isinstance(outcome, Reply) and outcome.page is not None and may_be:
             self._book.admit(packet[2:], query, outcome.page)
         return self._act(query, outcome, waiter)
+
+    def _log_query(self, query: Query, began: float, reply: bytes | None) -> None:
+        if reply is None or not self.query_log.wants(reply[3] & 0x0F):
+            return
+        self._log.info(
+            "query",
+            name=name_text(query.name),
+            type=metrics.type_word(query.type) if query.type in metrics.TYPE_WORDS else query.type,
+            rcode=metrics.rcode_word(reply[3] & 0x0F, int.from_bytes(reply[6:8], "big")),
+            client=client_text(query.client),
+            door="tcp" if query.over_tcp else "udp",
+            took_ms=round((self._clock.now() - began) * 1000, 3),
+        )
 
     def _error(self, packet: bytes, rcode: Rcode, *, over_tcp: bool) -> bytes:
         door = "tcp" if over_tcp else "udp"
@@ -448,32 +474,15 @@ class Front:
         if self._timer is not None:
             self._timer.cancel()
 
-    def set_gauges(self) -> None:
-        """What is counted now and then instead of at every change."""
-        count_ = self._count
-        count_[metrics.NONE_HEALTHY.first] += self._pipeline.none_healthy
-        count_[metrics.SPELLING_CLASHES.first] += self._book.clashes
-        self._pipeline.none_healthy = self._book.clashes = 0
-        counts = self._forwarding.counts
-        for family, total in (
-            (metrics.UPSTREAM_QUERIES, counts.upstream_queries),
-            (metrics.UPSTREAM_FAILURES, counts.upstream_failures),
-            (metrics.UPSTREAM_TCP_RETRIES, counts.upstream_tcp_retries),
-            (metrics.UPSTREAM_SPOOFED, counts.upstream_spoofed),
-            (metrics.STALE_ANSWERS, counts.stale_answers),
-            (metrics.EXTERNALS_EVICTED, self._forwarding.outside.evicted),
-        ):
-            self._totals.add(count_, family.first, total)
-        count_.set(metrics.BOOK_PAGES.first, self._book.page_count)
-        count_.set(metrics.L1_ENTRIES.first, len(self._book.replies))
-        count_.set(metrics.L1_BYTES.first, self._book.replies_bytes)
-        count_.set(metrics.SERVICES_KNOWN.first, len(self._book))
-        count_.set(metrics.EXTERNALS_CACHED.first, len(self._forwarding.outside))
-
 
 def _may_be_prepared(query: Query) -> bool:
     """Whether equal packets may get prepared replies: no options (cookies, client subnets) that make them unequal."""
     return query.edns is None or not query.edns.options
+
+
+def client_text(client: bytes) -> str:
+    """A client's raw address as text."""
+    return str(ip_address(client)) if client else "-"
 
 
 def question_packet(query: Query) -> bytes:

@@ -10,16 +10,18 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import dnslib
-import msgspec
 
-from nacosdns.core import dnsname
-from nacosdns.core.model import Edns, Query, Rcode, RecordType
+from nacosdns.core import dnsname, metrics
+from nacosdns.core.model import DEFAULT_NAMESPACE, Edns, Query, Rcode, RecordType
+from nacosdns.core.outside import question_key
+from nacosdns.core.pipeline import CANARY
 from nacosdns.errors import ControlError, WireError
 from nacosdns.waiters import CommandWaiter
 
 if TYPE_CHECKING:
     from nacosdns.core.book import Book
     from nacosdns.core.forwarding import Forwarding
+    from nacosdns.core.metrics import Counters
     from nacosdns.core.model import Snapshot
     from nacosdns.core.pipeline import Pipeline
     from nacosdns.front import Front
@@ -64,9 +66,15 @@ class FrontControl:
         self._book = book
         self._forwarding = forwarding
         self._clock = clock
+        self._totals = metrics.Totals()
+        self._health: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<FrontControl of {self._front!r}>"
+
+    def use_pipeline(self, pipeline: Pipeline) -> None:
+        """A new configuration."""
+        self._pipeline = pipeline
 
     async def ask(self, name: str, qtype: str) -> dict[str, object]:
         """The answer and why: rcode, records, source; the service with its instances when there is one."""
@@ -80,9 +88,9 @@ class FrontControl:
         if packet is None:
             raise ControlError("the question was dropped")
         self._pipeline.explain(query, self._clock.now(), self._clock.wall())
-        why = list(self._pipeline.why)
         service = self._pipeline.service
         answer: dict[str, object] = _spelled(packet)
+        why = [*self._pipeline.why, *self._reasons(query, packet[3] & 0x0F, service)]
         answer["name"] = dnsname.name_text(query.name)
         answer["type"] = qtype.upper()
         answer["source"] = self._source(service, query)
@@ -91,6 +99,59 @@ class FrontControl:
         answer["service"] = self._described(service) if service is not None else None
         answer["why"] = why
         return answer
+
+    def _reasons(self, query: Query, rcode: int, service: Snapshot | None) -> list[str]:
+        """What the pipeline cannot know: who is away, and what is therefore old."""
+        now = self._clock.now()
+        reasons = []
+        if self._pipeline.is_outside(query) and query.name != CANARY:
+            entry = self._forwarding.outside.get(question_key(query))
+            if rcode == Rcode.SERVFAIL:
+                reasons.append(self._forwarding.status(now).problem or "no upstream answered in time")
+            elif entry is not None and entry.fresh_until < now:
+                reasons.append(
+                    f"stale: its time ended {now - entry.fresh_until:.0f} s ago and no upstream answered since"
+                )
+        elif service is not None and not service.live:
+            away = self._pipeline.is_down(service.key.namespace)
+            reasons.append("Nacos is away: this is what it said last" if away else "not followed by push at the moment")
+        elif rcode == Rcode.SERVFAIL:
+            away = self._pipeline.is_down(DEFAULT_NAMESPACE)
+            reasons.append("Nacos is away and this name was never known" if away else "Nacos did not answer in time")
+        return reasons
+
+    def gauges(self, counters: Counters) -> None:
+        """What is counted now and then instead of at every change."""
+        counters[metrics.NONE_HEALTHY.first] += self._pipeline.none_healthy
+        counters[metrics.SPELLING_CLASHES.first] += self._book.clashes
+        self._pipeline.none_healthy = self._book.clashes = 0
+        counts = self._forwarding.counts
+        for family, total in (
+            (metrics.UPSTREAM_QUERIES, counts.upstream_queries),
+            (metrics.UPSTREAM_FAILURES, counts.upstream_failures),
+            (metrics.UPSTREAM_TCP_RETRIES, counts.upstream_tcp_retries),
+            (metrics.UPSTREAM_SPOOFED, counts.upstream_spoofed),
+            (metrics.STALE_ANSWERS, counts.stale_answers),
+            (metrics.EXTERNALS_EVICTED, self._forwarding.outside.evicted),
+        ):
+            self._totals.add(counters, family.first, total)
+        counters.set(metrics.BOOK_PAGES.first, self._book.page_count)
+        counters.set(metrics.L1_ENTRIES.first, len(self._book.replies))
+        counters.set(metrics.L1_BYTES.first, self._book.replies_bytes)
+        counters.set(metrics.SERVICES_KNOWN.first, len(self._book))
+        counters.set(metrics.EXTERNALS_CACHED.first, len(self._forwarding.outside))
+
+    def changed_upstreams(self) -> list[tuple[str, str, str]]:
+        """Upstreams whose health changed since the last call: address, health, last error."""
+        upstreams = self._forwarding.status(self._clock.now()).upstreams
+        present = {one.address: one.health for one in upstreams}
+        changed = [
+            (one.address, one.health, one.last_error)
+            for one in upstreams
+            if self._health.get(one.address, "up") != one.health
+        ]
+        self._health = present
+        return changed
 
     def _source(self, service: Snapshot | None, query: Query) -> str:
         if service is not None:
@@ -129,11 +190,21 @@ class FrontControl:
         }
 
     def cached(self) -> list[dict[str, object]]:
-        """`cache list`: what is kept of outside names."""
-        items = islice(self._forwarding.outside.listing(self._clock.now()), LISTED_MAX)
+        """`cache list`: what is kept of outside names, at most LISTED_MAX, the least recently asked first."""
+        wall = self._clock.wall()
         return [
-            {**msgspec.structs.asdict(item), "type": _type_text(item.type), "rcode": _rcode_text(item.rcode)}
-            for item in items
+            {
+                "name": item.name,
+                "type": _type_text(item.type),
+                "rcode": _rcode_text(item.rcode),
+                "ttl_s": item.ttl_s,
+                "left_s": round(item.left_s),
+                "age_s": round(wall - item.stored_at),
+                "size_bytes": item.size_bytes,
+                "dnssec_ok": item.dnssec_ok,
+                "checking_disabled": item.checking_disabled,
+            }
+            for item in islice(self._forwarding.outside.listing(self._clock.now()), LISTED_MAX)
         ]
 
     def flush(self, name: str) -> dict[str, object]:

@@ -25,6 +25,7 @@ from nacosdns.core.frames import VERSION, Hello, known
 from nacosdns.core.model import Snapshot, Source
 from nacosdns.core.naming import Names
 from nacosdns.core.pipeline import Pipeline, Settings
+from nacosdns.core.querylog import QueryLog
 from nacosdns.core.resolvers import ours, parse_endpoint
 from nacosdns.edge import host, link, resolvconf, store
 from nacosdns.edge.tcp import TcpDoor
@@ -75,6 +76,7 @@ class FrontProcess:
             connections_max=born.config.server.tcp_connections,
             idle_s=born.config.server.tcp_idle_s,
         )
+        self._front.query_log = QueryLog(born.config.log.queries)
         self._sockets: dict[int, list[socket.socket]] = {}
         self._doors: dict[int, list[UdpDoor]] = {}
         self._wanted: tuple[int, ...] = born.setup.active
@@ -199,8 +201,9 @@ class FrontProcess:
         self._tcp.configure(connections_max=config.server.tcp_connections, idle_s=config.server.tcp_idle_s)
         self._forwarding.configure(forward_settings(config, host_identity()))
         self._pipeline = self._make_pipeline(config)
+        self._front.query_log = QueryLog(config.log.queries)
         self._front.use_pipeline(self._pipeline)
-        self._control = FrontControl(self._front, self._pipeline, self._book, self._forwarding, self._child.clock)
+        self._control.use_pipeline(self._pipeline)
         for doors in self._doors.values():
             for door in doors:
                 door.use_allowed(None if self._only_loopback() else self._allowed.judged)
@@ -263,7 +266,9 @@ class FrontProcess:
     async def _gauges(self) -> None:
         beats = 0
         while True:
-            self._front.set_gauges()
+            self._control.gauges(self._child.counters)
+            for address, health, error in self._control.changed_upstreams():
+                self._child.log.warning("upstream.health", upstream=address, health=health, last_error=error)
             self._child.counters.set(metrics.TCP_CONNECTIONS.first, len(self._tcp))
             beats += 1
             if beats % int(USED_S / GAUGES_S) == 0:

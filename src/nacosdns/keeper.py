@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from nacosdns.announcing import Announcer
 from nacosdns.core import metrics
 from nacosdns.core.catalogue import Catalogue
 from nacosdns.core.frames import (
@@ -26,7 +27,7 @@ from nacosdns.core.model import Source
 from nacosdns.core.schedule import Kind, Schedule
 from nacosdns.core.services import Services
 from nacosdns.core.spelling import folded_of
-from nacosdns.errors import ControlError, RegistryError
+from nacosdns.errors import ControlError, RegistryError, RegistryNameRefused
 from nacosdns.fronts import Fronts
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Keeper:
         self.clock = clock
         self._log = log
         self._count = counters
+        self._announcer = Announcer(log)
         self.epoch = epoch
         self.fronts = Fronts(self._known, lambda: self.services.revision)
         self._early: list[tuple[Link, Lookup]] = []
@@ -194,7 +196,10 @@ class Keeper:
             if found is not None and not (self._catalogue.lists(key) and folded_of(key) == found):
                 continue
             pushes = self._pushes.get(key, 0)
-            view = await self.registry.query(key)
+            try:
+                view = await self.registry.query(key)
+            except RegistryNameRefused:
+                continue  # a definite no: nothing of that name can be registered
             if key in self.services or view.instances:
                 self._learn_pulled(key, view, pushes)
                 self.schedule.asked(key, self.clock.now())
@@ -233,10 +238,7 @@ class Keeper:
         before = self.services.disbelieved
         differs = self.services.learn(key, view, source=source, now=self.clock.now(), wall=self.clock.wall())
         self._unsaved[key] = None
-        if self.services.disbelieved != before:
-            self._count[metrics.PUSHES_DISBELIEVED.first] += 1
-            reason = self.services.protection(key).value
-            self._log.warning("push.disbelieved", service=str(key), reason=reason, listed=len(view.instances))
+        self._count[metrics.PUSHES_DISBELIEVED.first] += self.services.disbelieved - before
         return differs
 
     async def _read_catalogue(self, namespace: str, group: str) -> None:
@@ -270,7 +272,6 @@ class Keeper:
         self._down.discard(namespace)
         self.services.connected(namespace, now)
         self.schedule.connected(namespace, now)
-        self._log.info("registry.connected", namespace=namespace)
         self._reachable(namespace)
         early, self._early = self._early, []
         for link, frame in early:
@@ -397,8 +398,10 @@ class Keeper:
 
     def _publish(self) -> None:
         snapshots, removed = self.services.take_changes()
+        self._announcer.brake(engaged=bool(self.services.braked_since))
         if not snapshots and not removed:
             return
+        self._announcer.published(snapshots, [key for key, _ in removed])
         for key, reason in removed:
             self._bury(key, reason)
         told = {snapshot.key: known(snapshot) for snapshot in snapshots}

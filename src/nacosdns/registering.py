@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from nacosdns.edge.registrar import Probe
 
 
+WEIGHT_MAX = 10_000.0
+"""The largest weight that Nacos takes."""
+
+
 class Wish(NamedTuple):
     """What is to be registered; ``probe`` None registers it whatever it does."""
 
@@ -36,6 +40,10 @@ class Wish(NamedTuple):
 
 def wish(arguments: Namespace, config: Config) -> Wish:
     """The meaning of the command line. ConfigError names the option that is wrong."""
+    if not arguments.name.strip():
+        raise ConfigError("the service has no name", key="NAME", remedy="say nacosdns register NAME …")
+    if not 0.0 <= arguments.weight <= WEIGHT_MAX:
+        raise ConfigError(f"{arguments.weight:g} is no weight", key="--weight", remedy=f"say 0 to {WEIGHT_MAX:g}")
     metadata = tuple(sorted(_pair(text) for text in arguments.meta))
     places = [_place(text) for text in arguments.instance] + _given_apart(arguments.ip, arguments.port)
     if not places:
@@ -65,9 +73,17 @@ def _place(text: str) -> tuple[str, int, float | None]:
     remedy = 'write it as "10.0.0.1:3306", "[2001:db8::1]:3306" or "10.0.0.1:3306@2.5"'
     try:
         host, port = configuration.host_port(place)
-        return _address(host), port, float(weight) if weight else None
+        return _address(host), port, _weight(weight) if weight else None
     except ValueError as error:
         raise ConfigError(f'"{text}": {error}', key="--instance", remedy=remedy) from error
+
+
+def _weight(text: str) -> float:
+    """A weight as Nacos takes it: 0 to 10,000."""
+    weight = float(text)
+    if not 0.0 <= weight <= WEIGHT_MAX:
+        raise ValueError(f"a weight is 0 to {WEIGHT_MAX:g}")
+    return weight
 
 
 def _address(host: str) -> str:

@@ -6,6 +6,7 @@ only laid out, and a part that is missing from it is a dash.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ def text(value: object) -> str:
             return ", ".join(map(text, value)) or _DASH
         case _:
             return str(value)
+
+
+LISTED_MAX = 10_000
+"""`cache list` gets no more rows than this from a front."""
 
 
 def duration(seconds: float | None) -> str:
@@ -143,6 +148,8 @@ def _facts(value: object, indent: str = "  ") -> Iterator[str]:
         elif isinstance(inner, list) and inner and all(isinstance(item, dict) for item in inner):
             yield f"{indent}{key}"
             yield from table(inner, [(name, name) for name in inner[0]], indent + "  ")
+        elif key == "since" and isinstance(inner, float):
+            yield f"{indent}{key} {duration(time.time() - inner)} ago"
         else:
             yield f"{indent}{key} {text(inner)}"
 
@@ -151,7 +158,10 @@ def cached(rows: Sequence[Mapping[str, Any]]) -> str:
     """What `nacosdns cache list` says."""
     if not rows:
         return "no outside name is kept"
-    return "\n".join(table(rows, [(key, key.removesuffix("_s")) for key in rows[0]]))
+    shown = [{**row, "left": duration(row["left_s"]), "age": duration(row["age_s"])} for row in rows]
+    lines = table(shown, [("name", "name"), ("type", "type"), ("rcode", "rcode"), ("left", "left"), ("age", "age")])
+    more = [f"(the first {len(rows)}; there may be more)"] if len(rows) >= LISTED_MAX else []
+    return "\n".join([*lines, *more])
 
 
 def flushed(answer: Mapping[str, Any]) -> str:

@@ -85,6 +85,9 @@ class Supervisor:
         self._password_stamp = _stamp(config)
         self._cover = Cover(lambda count: self._count(metrics.COVERED.index(), count))
         self._control = Control(self.watch, self._tell, self._overview)
+        self._link_socket = admin.Listener(Path(config.cache.dir) / LINK_SOCKET, 0o600)
+        self._control_socket = admin.Listener(Path(config.cache.dir) / CONTROL_SOCKET, 0o660)
+        self._refused = ""
         self._wake = asyncio.Event()
         self._gone = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -103,10 +106,9 @@ class Supervisor:
             self._open(resources)
             try:
                 async with asyncio.TaskGroup() as self._group:
-                    for part in (self._conduct(), self._judge(), self._ask_canary(), self._look_around()):
+                    for part in (self._conduct(), self._judge(), self._ask_canary(), self._look_around(), self._end()):
                         self._group.create_task(part)
-                    self._group.create_task(admin.serve(self._control_socket, self._control.answer))
-                    self._group.create_task(self._end())
+                    self._group.create_task(self._control_socket.serve(self._control.answer))
                     self._hear_signals()
             except* _Stopped:
                 pass
@@ -118,19 +120,14 @@ class Supervisor:
         """Takes everything that the bridge needs of this host; ``resources`` gives it back."""
         server = self.config.server
         self._user = rights.find_user(server.user)
-        self._births = Births(_owner(self._user), page.memory_file)
-        directory = Path(self.config.cache.dir)
-        control_gid = rights.group_id(server.control_group)
-        rights.prepare_directory(directory, self._user, control_gid)
+        self._births = Births(rights.owner(self._user), page.memory_file)
         resources.callback(self.listeners.close)
         self._want_sockets(self.config)
         if self.config.web.listen:
             sockets.check_free(sockets.Endpoint(*configuration.host_port(self.config.web.listen)), "web.listen")
-        owner = _owner(self._user) or (rights.UNCHANGED, rights.UNCHANGED)
-        self._link_socket = admin.listen(directory / LINK_SOCKET, 0o600, *owner)
         resources.enter_context(self._link_socket)
-        self._control_socket = admin.listen(directory / CONTROL_SOCKET, 0o660, rights.UNCHANGED, control_gid)
         resources.enter_context(self._control_socket)
+        self._open_sockets()
         self._make_pages()
         self.pages[watch.SUPERVISOR_SLOT].state = State.READY
         buffer_bytes = self.listeners.receive_buffer_bytes()
@@ -142,6 +139,13 @@ class Supervisor:
             receive_buffer_bytes=buffer_bytes,
             receive_buffer_ms=buffer_bytes // sockets.QUERY_BUFFER_BYTES // _QUERIES_PER_MS,
         )
+
+    def _open_sockets(self) -> None:
+        """Makes the state directory and those of our socket files that are not there."""
+        gid = rights.group_id(self.config.server.control_group)
+        rights.prepare_directory(Path(self.config.cache.dir), self._user, gid)
+        self._link_socket.open(*(rights.owner(self._user) or (rights.UNCHANGED, rights.UNCHANGED)))
+        self._control_socket.open(rights.UNCHANGED, gid)
 
     def _want_sockets(self, config: Config) -> bool:
         """Opens what this configuration needs; whether the set of sockets changed."""
@@ -186,10 +190,8 @@ class Supervisor:
                 self._do(action)
             due_at = self.watch.due_at()
             wait_s = None if due_at is None else max(0.0, due_at - self.clock.now())
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), wait_s)
-            except TimeoutError:
-                continue
 
     def _do(self, action: watch.Action) -> None:
         match action:
@@ -304,7 +306,7 @@ class Supervisor:
             "missing": [*self.listeners.missing, *map(str, self.listeners.late)],
             "canary_age_s": (now_ns - own.canary_ns) / _NS if own.canary_ns else None,
             "covered": list(self.watch.covered),
-            "children": [self._child(ward, now_ns) for ward in sorted(self.watch.wards.values(), key=_by_slot)],
+            "children": [self._child(ward, now_ns) for _, ward in sorted(self.watch.wards.items())],
         }
 
     def _child(self, ward: watch.Ward, now_ns: int) -> dict[str, object]:
@@ -350,7 +352,7 @@ class Supervisor:
                 self.pages[watch.SUPERVISOR_SLOT].canary_answered(self.clock.now_ns())
 
     async def _look_around(self) -> None:
-        """What changes on a host without telling: addresses, interfaces, the password file."""
+        """What changes on a host without telling: addresses, interfaces, the password file, our directory."""
         while True:
             await asyncio.sleep(LOOK_AROUND_S)
             present = {str(item.address) for item in host.addresses()}
@@ -359,6 +361,7 @@ class Supervisor:
                 self._log.info("listen.address_appeared", address=str(endpoint))
             self._look_for_interfaces()
             self._look_at_password()
+            self._look_at_directory()
             if self.watch.is_settled:
                 self.listeners.close_unwanted()
 
@@ -382,6 +385,23 @@ class Supervisor:
             return
         self._log.info("password.changed")
         self._configure(watch.KEEPER_SLOT)
+
+    def _look_at_directory(self) -> None:
+        """Socket files that somebody removed are made anew, and so is the keeper, which holds the old link."""
+        if self._link_socket.is_there and self._control_socket.is_there:
+            return
+        link_fd, refused = self._link_socket.fileno(), self._refused
+        try:
+            self._open_sockets()
+            self._refused = ""
+            self._log.warning("sockets.remade", directory=self.config.cache.dir)
+        except StartError as error:
+            self._refused = str(error)
+            if self._refused != refused:  # said once, tried every time
+                self._log.warning("sockets.not_remade", reason=self._refused)
+        if self._link_socket.fileno() != link_fd:
+            self.watch.renew("keeper")
+            self._wake.set()
 
     # Signals
 
@@ -417,13 +437,11 @@ class Supervisor:
         await self._until_gone(slots, KILL_GRACE_S)
 
     async def _until_gone(self, slots: set[int], deadline_s: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 while slots & self.processes.keys():
                     self._gone.clear()
                     await self._gone.wait()
-        except TimeoutError:
-            return
 
     def _reload(self) -> None:
         """Reads the configuration again; a bad one is refused whole, and the old one stays."""
@@ -463,7 +481,7 @@ class Supervisor:
             self.watch.renew("web")
         if user != self._user:
             self._user = user
-            self._births.owner = _owner(user)
+            self._births.owner = rights.owner(user)
             for role in self._modules:
                 self.watch.renew(role)
         self.watch.resize(config.server.fronts, self.clock.now(), web=bool(config.web.listen))
@@ -472,14 +490,6 @@ class Supervisor:
         password = self._password if self.watch.wards[slot].role == "keeper" else ""
         if self._tell(slot, frames.Configure(configuration.encode(self.config), password)):
             self._told[slot] = self.config
-
-
-def _owner(user: rights.User | None) -> tuple[int, int] | None:
-    return (user.uid, user.gid) if user else None
-
-
-def _by_slot(ward: watch.Ward) -> int:
-    return ward.slot
 
 
 def _stamp(config: Config) -> int:

@@ -71,6 +71,22 @@ class ChaseWaiter:
         self._outer.give(self._complete(packet))
 
 
+class LoggedWaiter:
+    """Another waiter whose reply is noted on its way."""
+
+    __slots__ = ("_note", "_outer", "depth")
+
+    def __init__(self, outer: Waiter, note: Callable[[bytes | None], None]) -> None:
+        self._outer = outer
+        self._note = note
+        self.depth = outer.depth
+
+    def give(self, packet: bytes | None) -> None:
+        """Notes it and hands it on."""
+        self._note(packet)
+        self._outer.give(packet)
+
+
 class CommandWaiter:
     """`nacosdns ask`: a future that gets the packet."""
 

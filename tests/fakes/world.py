@@ -14,7 +14,7 @@ import dnslib
 from nacosdns.core.frames import Hello, decode_link, encode
 from nacosdns.core.model import ServiceView
 from nacosdns.edge.store import StoredService
-from nacosdns.errors import RegistryDown
+from nacosdns.errors import RegistryDown, RegistryNameRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -69,6 +69,8 @@ class FakeRegistry:
 
     async def query(self, key: ServiceKey) -> ServiceView:
         await self._call(f"query {key.service}")
+        if not key.service.isascii():
+            raise RegistryNameRefused("illegal characters, as Nacos 2.3.2 says")
         return self.truth.get(key, ServiceView(()))
 
     async def subscribe(self, key: ServiceKey) -> ServiceView:

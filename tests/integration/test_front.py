@@ -14,7 +14,7 @@ import dns.query
 import dns.rdatatype
 import pytest
 
-from fakes.asking import addresses, ask, rcode, until_says, values
+from fakes.asking import addresses, ask, cli, rcode, until_says, values
 from fakes.running import Bridge, free_port, until
 from nacosdns.edge import admin
 
@@ -182,6 +182,21 @@ def test_odd_packets_get_their_error_with_their_id(bridge: Bridge, packet: bytes
     assert reply[3] & 15 == wanted
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("www.example.com", "no"),
+        ("nosuch.nacos", "does not know this service"),
+        ("_82._tcp.orders.nacos", "no instance of the service has this port"),
+        ("orders.nowhere.ns.nacos", "namespace"),
+    ],
+)
+def test_ask_says_why(bridge: Bridge, name: str, wanted: str) -> None:
+    answer = cli(bridge, "ask", name)
+
+    assert any(wanted in sentence for sentence in answer["why"]), answer
+
+
 def test_replies_and_short_packets_are_dropped_in_silence(bridge: Bridge) -> None:
     """S60, S61."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -296,3 +311,24 @@ def test_a_keeper_that_a_new_configuration_replaces_saves_and_leaves_in_order(tm
         until_says(running.port, "orders.nacos", {"10.0.0.1", "10.0.0.2"}, seconds=10)
     finally:
         running.close()
+
+
+@pytest.mark.parametrize(("mode", "least", "most"), [("all", 31, 31), ("1/10", 3, 3), ("errors", 1, 1), ("off", 0, 0)])
+def test_queries_are_logged_as_the_configuration_says(tmp_path: Path, mode: str, least: int, most: int) -> None:
+    statics, log = SERVICES.partition("[[static]]")[1:], f'[log]\nqueries = "{mode}"\n'
+    text = SERVICES.partition("[[static]]")[0] + log + "".join(statics)
+    running = Bridge(tmp_path, text=text, modules={})
+    try:
+        port = running.up().port
+        until(lambda: addresses(port, "canary.nacosdns.invalid") == ["127.0.0.1"], 10, "an answer")
+        for _ in range(30):
+            assert addresses(port, "orders.nacos")
+        assert rcode(port, "www.example.com") == "SERVFAIL"
+        time.sleep(0.3)
+        logged = len(running.said("event=query", "name=orders.nacos.")) + len(
+            running.said("event=query", "www.example.com")
+        )
+    finally:
+        running.close()
+
+    assert least <= logged <= most + (1 if mode == "1/10" else 0)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -14,9 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from fakes.loop import on_a_loop
 from fakes.running import FAKES, exchange, free_port, packet, until
+from nacosdns.core import frames
 from nacosdns.edge import admin
 from nacosdns.edge.cover import servfail
+from nacosdns.edge.process import Process
 from nacosdns.errors import ControlError
 
 SERVFAIL = 2
@@ -224,6 +230,148 @@ def test_a_dead_keeper_is_started_again_and_dns_goes_on(bridge):
     assert rcode(exchange(packet("who.nacos"), running.port)) == 0
     running.wait_for("child.ready", "child=keeper", times=2)
     assert control(running, "services")["pid"] != pid
+
+
+@on_a_loop
+async def test_a_frame_for_a_child_that_hung_up_leaves_no_error_behind():
+    errors: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    ours, theirs = socket.socketpair()
+    ended = asyncio.Event()
+    popen = subprocess.Popen([sys.executable, "-c", ""])
+    process = Process(popen, ours, lambda _: ended.set())
+    hearing = asyncio.create_task(process.hear(lambda _: None))
+    while not process.tell(frames.Drain(1.0)):
+        await asyncio.sleep(0)
+    theirs.close()
+    process.tell(frames.Drain(1.0))
+    await asyncio.wait_for(hearing, 5.0)
+    await asyncio.wait_for(ended.wait(), 5.0)
+    del hearing, process
+    gc.collect()
+
+    assert errors == []
+
+
+# Its directory
+
+
+STATIC = """
+[nacos]
+servers = []
+[[static]]
+name = "orders"
+instances = [{ ip = "10.0.0.1", port = 80 }]
+"""
+
+
+@contextlib.contextmanager
+def asked_all_the_time(port: int):
+    """Asks for orders.nacos without a pause; gives the list of what went wrong, and of what was answered."""
+    wrong: list[object] = []
+    good: list[int] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.wait(0.01):
+            try:
+                reply = exchange(packet("orders.nacos"), port, seconds=2.0)
+            except OSError as error:
+                wrong.append(error)
+            else:
+                (good if reply[-4:] == bytes([10, 0, 0, 1]) else wrong).append(rcode(reply))
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        yield wrong, good
+    finally:
+        stop.set()
+        client.join()
+
+
+def status(running) -> dict[str, object]:
+    """What `nacosdns status` is told; nothing while the bridge cannot be reached."""
+    try:
+        return control(running, "status")
+    except ControlError:
+        return {}
+
+
+def pid_of_keeper(running) -> int:
+    children = status(running).get("supervisor", {"children": []})["children"]
+    return next((child["pid"] for child in children if child["role"] == "keeper" and child["phase"] == "ready"), 0)
+
+
+def all_linked(running) -> bool:
+    fronts = status(running).get("fronts", {})
+    return len(fronts) == 2 and all(front.get("linked") for front in fronts.values())
+
+
+@pytest.mark.parametrize("gone", [".", "control.sock", "link.sock"])
+def test_what_is_removed_of_the_directory_comes_back_and_fronts_link_again(bridge, gone):
+    running = bridge(text=STATIC, modules={}).up()
+    until(lambda: all_linked(running), what="the first links")
+    modes = {name: (running.directory / name).stat().st_mode for name in (".", "control.sock", "link.sock")}
+    with asked_all_the_time(running.port) as (wrong, good):
+        victim = running.directory / gone
+        shutil.rmtree(victim) if victim.is_dir() else victim.unlink()
+        running.wait_for("sockets.remade", seconds=10.0)
+        until(lambda: pid_of_keeper(running) and all_linked(running), 10.0, "a whole bridge")
+        first = pid_of_keeper(running)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: pid_of_keeper(running) not in {0, first}, what="the next keeper")
+        until(lambda: all_linked(running), 10.0, "links to the next keeper")
+
+    assert wrong == []
+    assert len(good) > 50
+    assert len(running.said("sockets.remade")) == 1
+    assert {name: (running.directory / name).stat().st_mode for name in modes} == modes
+
+
+def test_a_directory_that_cannot_be_made_again_is_said_once_and_made_when_it_can_be(bridge):
+    running = bridge().up()
+    shutil.rmtree(running.directory)
+    running.directory.write_text("in the way")
+    running.wait_for("sockets.not_remade", "cannot be made", seconds=10.0)
+    time.sleep(2.5)
+    said = len(running.said("sockets.not_remade"))
+    answered = rcode(exchange(packet("who.nacos"), running.port))
+    running.directory.unlink()
+    running.wait_for("sockets.remade", seconds=10.0)
+
+    assert (said, answered) == (1, 0)
+    assert control(running, "status")["supervisor"]["pid"] == running.process.pid
+
+
+def test_a_directory_that_another_bridge_took_is_left_to_it(bridge):
+    first = bridge().up()
+    shutil.rmtree(first.directory)
+    second = bridge(directory=first.directory)
+    second.wait_for("started")
+    first.wait_for("sockets.", seconds=10.0)
+    loser = first if first.said("sockets.not_remade", "another nacosdns is running") else second
+    pid = control(second, "status")["supervisor"]["pid"]
+
+    assert pid == (second if loser is first else first).process.pid
+    assert rcode(exchange(packet("who.nacos"), first.port)) == 0
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("user", ['user = ""', 'user = "nobody"'])
+@pytest.mark.parametrize("below", [".", "state"])
+def test_a_directory_on_a_read_only_file_system_says_so_and_exit_2(bridge, tmp_path, user, below):
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "nacosdns", str(mount)], check=True)
+    try:
+        running = bridge(text=user, directory=mount / below)
+        code = running.wait()
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+    assert code == 2
+    assert f"cache.dir {mount / below} is on a read-only file system; remount it read-write" in running.lines[-1]
 
 
 # Starting

@@ -64,7 +64,7 @@ def choose(snapshot: Snapshot, policy: Policy, cluster: str = "") -> Choice:
     ]
     healthy = [(instance, tier) for instance, tier in able if instance.healthy]
     if healthy or not able:
-        return _choice(healthy, "")
+        return _choice(healthy, "" if able or not snapshot.instances else "no instance is enabled and has a weight")
     if snapshot.threshold_reached:
         return _choice(able, "none healthy: the protection threshold says all")
     if policy.none_healthy is NoneHealthy.NODATA or policy.primary:

@@ -210,13 +210,13 @@ CELLS: int = _table.size
 query_index = QUERIES.index
 """The cell of ``queries_total``: door, type word, rcode word, source."""
 
-_TYPE_WORDS = {1: "a", 28: "aaaa", 33: "srv", 16: "txt", 6: "soa", 2: "ns", 65: "https"}
+TYPE_WORDS = {1: "a", 28: "aaaa", 33: "srv", 16: "txt", 6: "soa", 2: "ns", 65: "https"}
 _RCODE_WORDS = {0: "noerror", 1: "formerr", 2: "servfail", 3: "nxdomain", 4: "notimp", 5: "refused", 16: "badvers"}
 
 
 def type_word(qtype: int) -> str:
     """The label of a query type; types without a label of their own are ``other``."""
-    return _TYPE_WORDS.get(qtype, "other")
+    return TYPE_WORDS.get(qtype, "other")
 
 
 def rcode_word(rcode: int, answers: int = 1) -> str:

@@ -127,6 +127,13 @@ class Nothing(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
+WHY_NOTHING = {
+    "length": "a part of the name is longer than 63 bytes",
+    "namespace": "this namespace is not in the configuration",
+    "prefix": "nothing can exist under this prefix",
+}
+"""What the word of ``Nothing`` means, for people."""
+
 Target = Outside | Apex | Marker | AddressName | ServiceName | Nothing
 
 

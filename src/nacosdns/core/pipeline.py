@@ -16,6 +16,7 @@ from nacosdns.core.balance import balancer_type, tiered
 from nacosdns.core.book import Page, owner_pointed
 from nacosdns.core.model import Answer, Query, Rcode, Record, RecordType, ServiceKey, Source
 from nacosdns.core.naming import (
+    WHY_NOTHING,
     AddressName,
     Apex,
     Marker,
@@ -214,7 +215,7 @@ class Pipeline:
             case AddressName(zone=zone, address=address):
                 return self._address(query, zone, address)
             case Nothing(zone=zone, why=why):
-                self.why.append(why)
+                self.why.append(WHY_NOTHING[why])
                 return self._negative(query, zone, Rcode.NXDOMAIN)
             case ServiceName():
                 return self._service(query, target, now, wall)
@@ -481,6 +482,10 @@ class Pipeline:
     def _cell(self, query: Query, rcode: str) -> int:
         door = "tcp" if query.over_tcp else "udp"
         return metrics.query_index(door, metrics.type_word(query.type), rcode, "zone")
+
+    def is_down(self, namespace: str) -> bool:
+        """Whether the registry is known to be away."""
+        return namespace in self._down
 
     def is_outside(self, query: Query) -> bool:
         """Whether the name lies outside every zone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -52,6 +52,64 @@ def listen(path: Path, mode: int, uid: int = -1, gid: int = -1) -> socket.socket
         ) from error
     sock.setblocking(False)
     return sock
+
+
+class Listener:
+    """A listening Unix socket that knows whether its file is still there, and can be made anew. A context manager."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        self.path = path
+        self._mode = mode
+        self._socket: socket.socket | None = None
+        self._file: tuple[int, int] | None = None
+        self._remade = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Listener {self.path}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._socket:
+            self._socket.close()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file is the one that we made, so that a client can find us."""
+        return self._file is not None and _identity(self.path) == self._file
+
+    def fileno(self) -> int:
+        """The descriptor; another one after each ``open`` that made a socket, -1 before the first."""
+        return self._socket.fileno() if self._socket else -1
+
+    def open(self, uid: int = -1, gid: int = -1) -> None:
+        """Listens as ``listen`` does, unless the file is there. The old socket stays when that fails (StartError)."""
+        if self.is_there:
+            return
+        before, self._socket = self._socket, listen(self.path, self._mode, uid, gid)
+        self._file = _identity(self.path)
+        self._remade.set()
+        if before:
+            before.close()
+
+    async def serve(self, answer: Callable[[frames.Ask], Awaitable[frames.Told]]) -> None:
+        """Answers requests as ``serve`` does, on whatever socket is ours at the time, until cancelled."""
+        while self._socket:
+            self._remade.clear()
+            async with asyncio.TaskGroup() as group:
+                serving = group.create_task(serve(self._socket.dup(), answer))  # the server closes its own
+                await self._remade.wait()
+                serving.cancel()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and number of a file; None when there is none to see."""
+    try:
+        found = path.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_alive(path: Path) -> bool:

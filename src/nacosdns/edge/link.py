@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 import struct
+import sys
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -169,7 +170,8 @@ async def serve(sock: socket.socket, listener: LinkListener, hello: Hello, log: 
         link.closed.add_done_callback(lambda _: links.discard(link))
         return link
 
-    server = await loop.create_unix_server(make, sock=sock)
+    keep_file = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}  # the file is the supervisor's
+    server = await loop.create_unix_server(make, sock=sock, **keep_file)
     try:
         await asyncio.get_running_loop().create_future()
     finally:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nacosdns.edge.nacos_http import Account, Backoff, Quiet, Web
 from nacosdns.edge.nacos_wire import INVALID_PARAM, NO_HANDLER, NO_RIGHT, PUSH, RESET, UN_REGISTER, Dialer, LostError
-from nacosdns.errors import RegistryDown, RegistryError, RegistryRefused, RegistryUnsupported
+from nacosdns.errors import RegistryDown, RegistryError, RegistryNameRefused, RegistryRefused, RegistryUnsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -290,7 +290,9 @@ class Client:
             connection.lose("the server does not know this connection any more")
         if message.error_code == NO_HANDLER:
             raise RegistryUnsupported(text)
-        if message.error_code in (NO_RIGHT, INVALID_PARAM):
+        if message.error_code == INVALID_PARAM:
+            raise RegistryNameRefused(text)
+        if message.error_code == NO_RIGHT:
             raise RegistryRefused(text)
         raise RegistryDown(text)
 

@@ -43,7 +43,8 @@ class Process:
 
     async def hear(self, received: Callable[[frames.ChannelFrame], None]) -> None:
         """Hands every frame of the child to ``received``; returns when its end of the channel is closed."""
-        reader, self._writer = await asyncio.open_unix_connection(sock=self.channel)
+        reader, writer = await asyncio.open_unix_connection(sock=self.channel)
+        self._writer = writer
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(frames.LENGTH_BYTES), "big")
@@ -53,8 +54,10 @@ class Process:
         except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError):
             pass  # its end, or a child that has lost its mind: the exit of the process tells the rest
         finally:
-            self._writer.close()
             self._writer = None
+            writer.transport.abort()  # nobody reads what is still to be sent
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()  # takes the error of a write to one that hung up; else it is logged later
 
     def tell(self, frame: frames.ChannelFrame) -> bool:
         """Sends a frame; whether there is a channel to send it on."""

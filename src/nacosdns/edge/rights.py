@@ -6,6 +6,7 @@ is changed that is right already.
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
@@ -41,6 +42,11 @@ def find_user(name: str) -> User | None:
     return User(name, entry.pw_uid, entry.pw_gid)
 
 
+def owner(user: User | None) -> tuple[int, int] | None:
+    """The (uid, gid) to become; None to stay what we are."""
+    return (user.uid, user.gid) if user else None
+
+
 def group_id(name: str) -> int:
     """The id of a group; ``UNCHANGED`` for no name."""
     if not name:
@@ -58,11 +64,21 @@ def prepare_directory(directory: Path, user: User | None, gid: int) -> None:
         if user:
             os.chown(directory, user.uid, user.gid if gid == UNCHANGED else gid)
     except OSError as error:
+        if error.errno == errno.EROFS:
+            raise _read_only(directory) from error
         raise StartError(
             f"cache.dir {directory} cannot be made ({error.strerror}); make it, or set cache.dir to another directory"
         ) from error
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        raise _read_only(directory)
     if not user and not os.access(directory, os.W_OK | os.X_OK):
         raise StartError(f"cache.dir {directory} is not ours to write; chown it, or set cache.dir to another directory")
+
+
+def _read_only(directory: Path) -> StartError:
+    return StartError(
+        f"cache.dir {directory} is on a read-only file system; remount it read-write or name another cache.dir"
+    )
 
 
 def cannot_run(user: User | None, error: PermissionError) -> StartError:

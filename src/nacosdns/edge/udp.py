@@ -40,6 +40,10 @@ _PKTINFO_V4 = 28
 _PKTINFO_V6 = 36
 
 
+LAYOUT = tuple((slot, slot * IN_BYTES, 16 * slot + 14, slot * OUT_BYTES, 2 * slot + 1) for slot in range(BATCH))
+"""Of each slot: its number, its data, the word of its length in the headers, its reply, the word of the reply's size."""
+
+
 class Client:
     """Where a reply goes: the raw socket address, and the raw control message that names the address asked."""
 
@@ -242,17 +246,17 @@ class FastDoor(_Door):
 
     def _answer(self, count: int, cells: dict[int, int], dropped: tuple[int, ...] | list[int]) -> list[int]:
         """Fills the outgoing slots. Returns the slots that stay empty."""
-        data = self._in.view
+        data = self._in.data
         out = self._out.view
         lengths = self._lengths
         sizes = self._sizes
         find = self._replies.get
         unfilled: list[int] = []
-        for slot in range(count):
-            at = slot * IN_BYTES
-            packet = data[at : at + lengths[16 * slot + 14]].tobytes()
+        cell = times = 0
+        for slot, at, length_at, start, size_at in LAYOUT[:count]:
+            packet: bytes = data[at : at + lengths[length_at]]  # type: ignore[assignment]  # c_char arrays give bytes
             entry = find(packet[2:])
-            if entry is not None and slot not in dropped:
+            if entry is not None and not (dropped and slot in dropped):
                 page = entry.page
                 cursor = page.cursor + 1
                 if cursor < page.size and entry.turn == page.turn:
@@ -260,16 +264,19 @@ class FastDoor(_Door):
                     reply = packet[:2] + entry.replies[cursor]
                 else:
                     reply = _next_reply(entry, packet, self._owner)
-                cells[page.cell] = cells.get(page.cell, 0) + 1
+                if page.cell != cell:
+                    _count(cells, cell, times)
+                    cell, times = page.cell, 0
+                times += 1
             else:
-                reply = self._slow(packet, slot, lengths[16 * slot + 12]) if slot not in dropped else b""
-            size = len(reply)
-            if size:
-                start = slot * OUT_BYTES
+                reply = b"" if dropped and slot in dropped else self._slow(packet, slot, lengths[length_at - 2])
+            if reply:
+                size = len(reply)
                 out[start : start + size] = reply
-                sizes[2 * slot + 1] = size
+                sizes[size_at] = size
             else:
                 unfilled.append(slot)
+        _count(cells, cell, times)
         return unfilled
 
     def _slow(self, packet: bytes, slot: int, flags: int) -> bytes:
@@ -357,6 +364,11 @@ def _next_reply(entry: Entry, packet: bytes, owner: Asked) -> bytes:
         return packet[:2] + entry.reply()
     except Exception:  # noqa: BLE001  # balancers may be a stranger's
         return owner.surprised(packet) or b""
+
+
+def _count(cells: dict[int, int], cell: int, times: int) -> None:
+    if times:
+        cells[cell] = cells.get(cell, 0) + times
 
 
 def _send_one(sock: socket.socket, client: Client, packet: bytes) -> None:
