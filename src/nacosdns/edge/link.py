@@ -170,8 +170,10 @@ async def serve(sock: socket.socket, listener: LinkListener, hello: Hello, log: 
         link.closed.add_done_callback(lambda _: links.discard(link))
         return link
 
-    keep_file = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}  # the file is the supervisor's
-    server = await loop.create_unix_server(make, sock=sock, **keep_file)
+    if sys.version_info >= (3, 13):
+        server = await loop.create_unix_server(make, sock=sock, cleanup_socket=False)  # the file is the supervisor's
+    else:
+        server = await loop.create_unix_server(make, sock=sock)
     try:
         await asyncio.get_running_loop().create_future()
     finally:
