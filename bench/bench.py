@@ -139,6 +139,8 @@ class Bench:
                 "-R",
                 "-H",
                 hosts,
+                "-u",
+                "root",
                 "-x",
                 self.place / "dnsmasq.pid",
             )
