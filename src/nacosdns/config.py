@@ -16,11 +16,13 @@ from nacosdns.core import model
 from nacosdns.core.dnsname import fold as fold_wire
 from nacosdns.core.dnsname import text_name
 from nacosdns.core.model import DEFAULT_NAMESPACE, NoneHealthy, ServiceKey, ServiceView
+from nacosdns.core.naming import Names
 from nacosdns.core.policy import Policies, fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+NACOS_PORT = 8848
 PRIMARY_WINDOW_S = 5.0
 
 
@@ -339,6 +341,18 @@ def zones(config: Config) -> tuple[model.Zone, ...]:
             bare_allow=tuple(fold(entry) for entry in zone.bare_allow),
         )
         for zone in config.zones
+    )
+
+
+def names(config: Config, known_groups: Iterable[str] = ()) -> Names:
+    """The naming rules; ``known_groups`` are spellings of groups that services are known in."""
+    hosts = [host_port(server, NACOS_PORT)[0] for server in config.nacos.servers if "://" not in server]
+    return Names(
+        zones(config),
+        namespaces=config.namespaces,
+        groups=config.groups,
+        known_groups=known_groups,
+        nacos_hosts=hosts,
     )
 
 

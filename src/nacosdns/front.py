@@ -32,7 +32,7 @@ from nacosdns.core.frames import (
 )
 from nacosdns.core.held import Held
 from nacosdns.core.model import Answer, Query, Rcode
-from nacosdns.core.pipeline import Chase, Drop, Forward, Reply
+from nacosdns.core.pipeline import Chase, Forward, Reply
 from nacosdns.core.pipeline import Lookup as NeedsLookup
 from nacosdns.core.querylog import QueryLog
 from nacosdns.errors import WireError
@@ -172,10 +172,15 @@ class Front:
             return reply
         return self._decide(packet, query, waiter)
 
-    def _decide(self, packet: bytes, query: Query, waiter: Waiter) -> bytes | None:
+    def _outcome(self, query: Query) -> Outcome:
+        """What is decided now; the keeper hears which services are asked for."""
         outcome = self._pipeline.decide(query, self._clock.now(), self._clock.wall())
         if self._pipeline.asked:
             self.teller.note(urgent=self._pipeline.urgent)
+        return outcome
+
+    def _decide(self, packet: bytes, query: Query, waiter: Waiter) -> bytes | None:
+        outcome = self._outcome(query)
         may_be = not query.over_tcp and _may_be_prepared(query) and not self.query_log.sees_everything
         if isinstance(outcome, Reply) and outcome.page is not None and may_be:
             self._book.admit(packet[2:], query, outcome.page)
@@ -216,10 +221,7 @@ class Front:
 
     def ask(self, query: Query, waiter: Waiter) -> bytes | None:
         """Decides a parsed question and does it. The reply if it is there at once; else the waiter gets it."""
-        outcome = self._pipeline.decide(query, self._clock.now(), self._clock.wall())
-        if self._pipeline.asked:
-            self.teller.note(urgent=self._pipeline.urgent)
-        return self._act(query, outcome, waiter)
+        return self._act(query, self._outcome(query), waiter)
 
     def _act(self, query: Query, outcome: Outcome, waiter: Waiter) -> bytes | None:
         match outcome:
@@ -232,10 +234,6 @@ class Front:
                 return self._forward(query, waiter)
             case Chase():
                 return self._chase(query, outcome, waiter)
-            case Drop(reason=reason):
-                self.dropped(reason)
-                waiter.give(None)
-                return None
 
     def _failure(self, query: Query) -> bytes:
         reply = self._pipeline.failure(query)
@@ -300,7 +298,7 @@ class Front:
         query, waiter = question.query, question.waiter
         if not again:
             return self._otherwise(query, question.otherwise, waiter)
-        outcome = self._pipeline.decide(query, self._clock.now(), self._clock.wall())
+        outcome = self._outcome(query)
         if isinstance(outcome, NeedsLookup):
             return self._otherwise(query, outcome.otherwise, waiter)
         return self._act(query, outcome, waiter)

@@ -23,7 +23,6 @@ from nacosdns.core.errands import ForwardSettings
 from nacosdns.core.forwarding import Forwarding
 from nacosdns.core.frames import VERSION, Hello, known
 from nacosdns.core.model import Snapshot, Source
-from nacosdns.core.naming import Names
 from nacosdns.core.pipeline import Pipeline, Settings
 from nacosdns.core.querylog import QueryLog
 from nacosdns.core.resolvers import ours, parse_endpoint
@@ -306,14 +305,7 @@ def make_pipeline(  # what a pipeline is made of
     identity: bytes,
 ) -> Pipeline:
     """The pipeline of a configuration."""
-    hosts = [configuration.host_port(server, 8848)[0] for server in config.nacos.servers if "://" not in server]
-    names = Names(
-        configuration.zones(config),
-        namespaces=config.namespaces,
-        groups=config.groups,
-        known_groups={known.key.group for known in book.items()},
-        nacos_hosts=hosts,
-    )
+    names = configuration.names(config, {known.key.group for known in book.items()})
     settings = Settings(
         lookup_s=config.server.lookup_ms / 1000,
         stale_wait_s=config.cache.stale_wait_ms / 1000,

@@ -273,9 +273,7 @@ class Keeper:
         self.services.connected(namespace, now)
         self.schedule.connected(namespace, now)
         self._reachable(namespace)
-        early, self._early = self._early, []
-        for link, frame in early:
-            self._lookup(link, frame)
+        self._look_up_early()
         self._wake.set()
 
     def disconnected(self, namespace: str) -> None:
@@ -303,6 +301,10 @@ class Keeper:
         for namespace in self.namespaces:
             if namespace not in self.up and namespace not in self._down and self.registry is not None:
                 self.disconnected(namespace)
+        self._look_up_early()
+
+    def _look_up_early(self) -> None:
+        """What was asked before it was known whether the registry is there."""
         early, self._early = self._early, []
         for link, frame in early:
             self._lookup(link, frame)

@@ -20,7 +20,7 @@ from nacosdns.core import metrics
 from nacosdns.core.dnsname import fold, labels_of, text_name
 from nacosdns.core.frames import VERSION, Hello
 from nacosdns.core.model import Protection
-from nacosdns.core.naming import AddressName, Names, ServiceName
+from nacosdns.core.naming import AddressName, ServiceName
 from nacosdns.core.schedule import Settings as ScheduleSettings
 from nacosdns.core.services import Settings as ServicesSettings
 from nacosdns.edge import link
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nacosdns.child import Child
     from nacosdns.config import Config
     from nacosdns.core.model import Instance, ServiceKey
+    from nacosdns.core.naming import Names
 
 GAUGES_S = 2.0
 REQUEST_KINDS = ("query", "subscribe", "unsubscribe", "list")
@@ -53,7 +54,7 @@ class KeeperProcess:
         self._file_services: Mapping[ServiceKey, tuple[Instance, ...]] = {}
         self._store = SqliteStore(config.cache.dir, external_entries=config.cache.external_entries, log=born.log)
         self._registry = self._make_registry(config)
-        self._names = names(config)
+        self._names = configuration.names(config)
         self._keeper = Keeper(
             policies=configuration.policies(config),
             services=services_settings(config),
@@ -126,7 +127,7 @@ class KeeperProcess:
             signal.raise_signal(signal.SIGTERM)  # child.py drains and saves; the supervisor starts the next one
             return
         self._before = config
-        self._names = names(config)
+        self._names = configuration.names(config)
         self._control = KeeperControl(self._keeper, self._names)
         self._keeper.reconfigure(
             policies=configuration.policies(config),
@@ -206,17 +207,6 @@ class KeeperProcess:
                     self._totals.add(counters, metrics.REGISTRY_REQUESTS.index(word), total)
         for kind in (Protection.EMPTY, Protection.SHRINK, Protection.HELD, Protection.BRAKE):
             counters.set(metrics.PROTECTED.index(kind.value), counts.protected.get(kind, 0))
-
-
-def names(config: Config) -> Names:
-    """The naming rules of a configuration."""
-    hosts = [configuration.host_port(server, 8848)[0] for server in config.nacos.servers if "://" not in server]
-    return Names(
-        configuration.zones(config),
-        namespaces=config.namespaces,
-        groups=config.groups,
-        nacos_hosts=hosts,
-    )
 
 
 def services_settings(config: Config) -> ServicesSettings:

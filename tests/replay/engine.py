@@ -32,7 +32,7 @@ from nacosdns.front import Front
 from nacosdns.front_process import forward_settings, make_pipeline
 from nacosdns.keeper import Keeper
 from nacosdns.keeper_control import KeeperControl
-from nacosdns.keeper_process import names, schedule_settings, services_settings
+from nacosdns.keeper_process import schedule_settings, services_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ class Scenario:
         self.disk = FakeDisk()
         self.registry = FakeRegistry(configuration.namespaces(config))
         self.upstream = FakeUpstream()
-        self.names = names(config)
+        self.names = configuration.names(config)
         self.log = structlog.wrap_logger(None, processors=[_swallow])
         self.counters = Counters()
         self.asked: list[tuple[str, Ended]] = []
@@ -251,7 +251,7 @@ class Scenario:
         """A line more in the configuration, as SIGHUP brings it to keeper and front."""
         self.path.write_text(f"{line}\n{self.path.read_text()}")
         self.config = config_load.load(str(self.path), {})
-        self.names = names(self.config)
+        self.names = configuration.names(self.config)
         self.keeper.reconfigure(
             policies=configuration.policies(self.config),
             services=services_settings(self.config),

@@ -148,10 +148,9 @@ def scale_weights(weights: Sequence[float]) -> list[int]:
 
 def texts(choice: Choice, owner: bytes, policy: Policy) -> tuple[Record, ...]:
     """TXT: the metadata values of the policy's keys, each pair once."""
-    pairs: dict[str, None] = {}
-    for instance in choice.instances:
-        pairs.update(dict.fromkeys(f"{k}={v}" for k, v in instance.metadata if k in policy.txt_keys))
-    return tuple(dnsrecord.txt(owner, policy.ttl_s, [pair.encode()]) for pair in pairs)
+    metadata = (pair for instance in choice.instances for pair in instance.metadata)
+    pairs = dict.fromkeys(dnsrecord.key_value(key, value) for key, value in metadata if key in policy.txt_keys)
+    return tuple(dnsrecord.txt(owner, policy.ttl_s, [pair]) for pair in pairs)
 
 
 def grpc_config(owner: bytes, policy: Policy) -> tuple[Record, ...]:

@@ -1,4 +1,4 @@
-"""The ordered stages from a query to what is to be done: Reply, Lookup, Forward, Chase or Drop.
+"""The ordered stages from a query to what is to be done: Reply, Lookup, Forward or Chase.
 
 Must not know: sockets, links, who waits. Rules: a name of ours never leaves for an upstream; an unknown service is
 looked up, never guessed (NXDOMAIN is said only of what the registry was asked for or cannot exist); every negative
@@ -69,12 +69,6 @@ class Chase(msgspec.Struct, frozen=True, gc=False):
     question: Query
 
 
-class Drop(msgspec.Struct, frozen=True, gc=False):
-    """No answer. ``reason`` is a word for the counter."""
-
-    reason: str
-
-
 class Lookup(msgspec.Struct, frozen=True, gc=False):
     """The registry must be asked for the first of ``keys`` that exists; ``otherwise`` after ``patience_s`` without it.
 
@@ -86,7 +80,7 @@ class Lookup(msgspec.Struct, frozen=True, gc=False):
     otherwise: Reply | Chase | None = None
 
 
-Outcome = Reply | Lookup | Forward | Chase | Drop
+Outcome = Reply | Lookup | Forward | Chase
 
 
 class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
