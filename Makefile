@@ -5,10 +5,10 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes: compile once
-.PHONY: help setup run demo test bench freshness check lint types arrows meta format reference replay clean
+.PHONY: help setup run demo test bench bench-peers bench-storm bench-scale bench-idle freshness check lint types arrows meta format reference replay clean
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with the program, its tools and the test plugin
 
@@ -30,6 +30,18 @@ test: $(READY) ## the whole suite; the tests against a real Nacos start their ow
 
 bench: $(READY) ## server CPU per query, against a C echo and the peers that are installed
 	$(BIN)/python bench/bench.py $(ARGS)
+
+bench-peers: ## get the peers of the bench: Debian packages and CoreDNS (root, Debian)
+	bench/get_peers.sh
+
+bench-storm: $(READY) ## whether pushes of big services disturb answers, on a real Nacos
+	$(BIN)/python bench/storm.py $(ARGS)
+
+bench-scale: $(READY) ## 100 to 100,000 services: CPU per query, pauses, start, memory
+	$(BIN)/python bench/scale.py $(ARGS)
+
+bench-idle: $(READY) ## wake-ups, CPU, requests and memory while hardly anybody asks, on a real Nacos
+	$(BIN)/python bench/idle.py $(ARGS)
 
 freshness: $(READY) ## from a push to the changed answer, on a real Nacos
 	$(BIN)/python bench/freshness.py $(ARGS)
@@ -60,4 +72,4 @@ reference: $(READY) ## write config/reference.toml from the types of the configu
 	$(BIN)/python tests/meta/reference.py
 
 clean: ## remove what the other verbs made
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

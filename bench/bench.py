@@ -1,257 +1,197 @@
-"""Server CPU per query, against a plain C echo and the peers that are installed: ``python bench/bench.py [--rounds 5] [--json]``.
+"""The table of speed: server CPU per query, against a plain C echo and the peers that are installed.
 
-Builds the echo and the load generator (bench/c), starts the real program with a real configuration and whatever of unbound
-and dnsmasq is on this machine, each pinned to core 0, the load to core 1; rounds are interleaved. CPU is that of all
-processes of a server (from /proc), less what they use when idle, over the queries that it answered right. Only ratios within
-one run mean something: machines differ and are shared.
+``python bench/bench.py [--rounds 5] [--rows PART] [--no-peers] [--json] [--write]``. Builds the C programs of bench/c, starts
+the real program with real configurations and every peer that is installed (``make bench-peers``), servers on core 0, load and
+upstream on core 1, and measures every row once a round. CPU is that of all processes of a server, less what they use when
+idle, over the replies that came. Only ratios within one run mean something. docs/speed.md tells how to read the table.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import shutil
-import socket
-import statistics
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-C = Path(__file__).parent / "c"
-NAMES = 100
-TICKS = os.sysconf("SC_CLK_TCK")
-STATIC = '[[static]]\nname = "svc{0:03d}"\ninstances = [{{ ip = "10.0.0.1", port = 80 }}, {{ ip = "10.0.0.2", port = 80 }}, {{ ip = "10.0.0.3", port = 80 }}]\n'
+from ourselves import VARIANTS, await_ourselves, start_ourselves
+from peers import PEERS
+from rows import ECHO, ECHO_TCP, ROWS, SILENT, chosen
+from servers import LOAD_CORE, SERVER_CORE, Failed, Ground, Others, await_answer, core_busy_s
+from table import Figures, Measured, as_text, machine, table, write_into
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-@dataclass
-class Server:
-    """One server under test: its processes, its port, what it is asked."""
+    from rows import Row
+    from servers import Server
 
-    label: str
-    port: int
-    pids: list[int]
-    names: Path
-    words: tuple[str, ...] = ()
-    wanted: str = "right"
-    idle: float = 0.0
-    cpu_us: list[float] = field(default_factory=list)
-    p50_us: list[float] = field(default_factory=list)
-    p99_us: list[float] = field(default_factory=list)
-    qps: list[float] = field(default_factory=list)
-    lost: int = 0
-    wrong: int = 0
-
-    def cpu_s(self) -> float:
-        """CPU seconds of all its processes."""
-        total = 0
-        for pid in self.pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-        return total / TICKS
+PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
+TTL_S = 86_400  # of what the upstream says: no refresh while we measure
+SETTLE_S, IDLE_S, WARM_S = 2.0, 4.0, 0.6
+CLOSED_PART = 0.5  # of the seconds of a row
+WINDOW = 100
 
 
 class Bench:
-    """Everything that was built and started."""
+    """The servers of the chosen rows, started, and the load on them."""
 
-    def __init__(self, place: Path, seconds: float) -> None:
-        self.place = place
+    def __init__(self, ground: Ground, seconds: float) -> None:
+        self.ground = ground
         self.seconds = seconds
-        self.servers: list[Server] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.servers: dict[str, Server] = {}
+        self.others = Others()
+        self.yardsticks = {row.server: row for row in ROWS if row.server == row.yardstick}
 
-    def build(self) -> None:
-        for name in ("echo", "load"):
-            subprocess.run(["cc", "-O2", "-o", self.place / name, C / f"{name}.c"], check=True)
+    def start(self, labels: Iterable[str]) -> None:
+        """Start these servers and what they need; return when all of them answer."""
+        self.ground.build()
+        upstream = self._started("upstream", self.ground.place / "upstream", TTL_S, core=LOAD_CORE)
+        await_answer(upstream, "www.example.com")
+        for label in labels:
+            self.servers[label] = self._server(label, upstream.port)
+        for label, server in self.servers.items():
+            if label in PEERS:
+                PEERS[label].wait(server)
+            elif label in VARIANTS:
+                await_ourselves(server)
+            else:
+                await_answer(server, "svc000.nacos", tcp=label == ECHO_TCP)
 
-    def start(self, *command: object, core: str = "0") -> int:
-        words = ["taskset", "-c", core, *map(str, command)]
-        self._processes.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        return self._processes[-1].pid
+    def _server(self, label: str, upstream: int) -> Server:
+        if label in PEERS:
+            return PEERS[label].start(self.ground, upstream)
+        if label in VARIANTS:
+            return start_ourselves(self.ground, label, upstream)
+        return self._started(label, self.ground.place / "echo", *(["tcp"] if label == ECHO_TCP else []))
 
-    def names(self, kind: str, pattern: str) -> Path:
-        path = self.place / f"names-{kind}-{pattern.replace('/', '_')}"
-        path.write_text("".join(f"{pattern.format(number)} {kind}\n" for number in range(NAMES)))
-        return path
+    def _started(self, label: str, program: Path, *words: object, core: str = SERVER_CORE) -> Server:
+        port = self.ground.free_port()
+        return self.ground.start(label, port, program, port, *words, core=core)
 
-    def start_echo(self) -> None:
-        port = free_port()
-        pid = self.start(self.place / "echo", port)
-        self.servers.append(Server("C echo", port, [pid], self.names("A", "svc{0:03d}.nacos")))
+    def warm(self, rows: list[Row]) -> None:
+        """Ask every row for a moment, so that caches hold what they will, then let everything come to rest."""
+        for row in rows:
+            self.load(row, WINDOW, WARM_S)
+        time.sleep(SETTLE_S)
+        self.ground.measure_idle(IDLE_S)
 
-    def start_ourselves(self) -> None:
-        port = free_port()
-        config = self.place / "bridge.toml"
-        config.write_text(
-            f'[server]\nlisten = ["127.0.0.1:{port}"]\nuser = ""\n[nacos]\nservers = []\n[forward]\nupstreams = []\n'
-            f'[web]\nlisten = "127.0.0.1:{free_port()}"\n[cache]\ndir = "{self.place}/state"\n[log]\nlevel = "error"\n'
-            + "".join(STATIC.format(number) for number in range(NAMES))
-        )
-        supervisor = self.start(sys.executable, "-m", "nacosdns.cli", "run", "-c", config)
-        wait_for(port, "svc000.nacos")
-        time.sleep(3)
-        pids = [supervisor, *map(int, Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split())]
-        svc = "svc{0:03d}.nacos"
-        for label, kind, pattern, words, wanted in (
-            ("service A", "A", svc, (), "right"),
-            ("service A, EDNS", "A", svc, ("edns",), "right"),
-            ("service SRV", "SRV", svc, (), "right"),
-            ("service A, random case", "A", svc, ("case",), "right"),
-            ("NXDOMAIN in zone", "A", "nosuch{0:03d}.nacos", (), "nxdomain"),
-        ):
-            self.servers.append(Server(f"nacosdns, {label}", port, pids, self.names(kind, pattern), words, wanted))
+    def round(self, measured: list[Measured]) -> None:
+        """Measure every row once; the yardstick anew before each question, for a shared machine changes by the second."""
+        question, echo = "", None
+        for found in measured:
+            if echo is None or found.row.question != question:
+                question, echo = found.row.question, self.figures(self.yardsticks[found.row.yardstick])
+            is_echo = found.row.server == found.row.yardstick
+            found.add(echo if is_echo else self.figures(found.row), echo)
+            found.rss_mb, found.pss_mb = self.servers[found.row.server].memory_mb()
 
-    def start_peers(self) -> None:
-        zone = [f"svc{number:03d}.nacos" for number in range(NAMES)]
-        if shutil.which("unbound"):
-            port = free_port()
-            config = self.place / "unbound.conf"
-            data = "".join(f'local-data: "{name}. 5 A 10.0.0.{n}"\n' for name in zone for n in (1, 2, 3))
-            config.write_text(
-                f'server:\ninterface: 127.0.0.1@{port}\nuse-syslog: no\nusername: ""\nchroot: ""\npidfile: ""\n'
-                f'do-daemonize: no\nnum-threads: 1\nlocal-zone: "nacos." static\n{data}remote-control:\ncontrol-enable: no\n'
-            )
-            self.servers.append(
-                Server(
-                    "unbound, local data",
-                    port,
-                    [self.start("unbound", "-c", config)],
-                    self.names("A", "svc{0:03d}.nacos"),
-                )
-            )
-        if shutil.which("dnsmasq"):
-            port = free_port()
-            hosts = self.place / "hosts"
-            hosts.write_text("".join(f"10.0.0.{n} {name}\n" for name in zone for n in (1, 2, 3)))
-            command = (
-                "dnsmasq",
-                "-k",
-                "-p",
-                port,
-                "-a",
-                "127.0.0.1",
-                "-z",
-                "-h",
-                "-R",
-                "-H",
-                hosts,
-                "-u",
-                "root",
-                "-x",
-                self.place / "dnsmasq.pid",
-            )
-            self.servers.append(
-                Server("dnsmasq, hosts", port, [self.start(*command)], self.names("A", "svc{0:03d}.nacos"))
-            )
+    def figures(self, row: Row) -> Figures:
+        """One row, under a full window and one query at a time."""
+        return Figures(self.load(row, WINDOW, self.seconds), self.load(row, 1, self.seconds * CLOSED_PART))
 
-    def measure_idle(self) -> None:
-        before = {id(server): server.cpu_s() for server in self.servers}
-        time.sleep(5)
-        for server in self.servers:
-            server.idle = (server.cpu_s() - before[id(server)]) / 5
+    def load(self, row: Row, window: int, seconds: float) -> dict[str, float]:
+        """What the load generator counted, and ``cpu_us`` of the server a reply."""
+        server = self.servers[row.server]
+        beside = self._failing(server, row.failing, seconds) if row.failing else None
+        sockets = min(row.sockets, window)
+        names = self.ground.names(*row.asked)
+        command = [self.ground.place / "load", server.port, names, seconds, max(window, sockets), sockets, *row.words]
+        before, began, busy_s = server.cpu_s(), time.monotonic(), core_busy_s(SERVER_CORE)
+        words = ["taskset", "-c", LOAD_CORE, *map(str, command)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        used, took = server.cpu_s() - before, time.monotonic() - began
+        self.others.add(core_busy_s(SERVER_CORE) - busy_s - used, took)
+        used -= server.idle * took
+        if beside:
+            beside.terminate()
+            beside.wait()
+        if done.returncode:
+            raise Failed(f"the load on {row} failed: {done.stderr.strip()}")
+        counted = done.stdout.split()
+        found = dict(zip(counted[::2], map(float, counted[1::2]), strict=True))
+        if not found["received"]:
+            raise Failed(f"{row} got no reply: {server.last_words()}")
+        return {**found, "cpu_us": used / found["received"] * 1e6}
 
-    def round(self) -> None:
-        for server in self.servers:
-            saturated = self.load(server, window=100, sockets=8)
-            server.lost += int(saturated["lost"])
-            server.wrong += int(saturated["wrong"]) + int(saturated["received"] - saturated[server.wanted])
-            server.cpu_us.append(saturated["cpu_us"])
-            server.qps.append(saturated["qps"])
-            closed = self.load(server, window=1, sockets=1)
-            server.p50_us.append(closed["p50_us"])
-            server.p99_us.append(closed["p99_us"])
-
-    def load(self, server: Server, *, window: int, sockets: int) -> dict[str, float]:
-        command = [self.place / "load", server.port, server.names, self.seconds, window, sockets, *server.words]
-        before, began = server.cpu_s(), time.monotonic()
-        done = subprocess.run(["taskset", "-c", "1", *map(str, command)], capture_output=True, text=True, check=True)
-        used = server.cpu_s() - before - server.idle * (time.monotonic() - began)
-        words = done.stdout.split()
-        found = dict(zip(words[::2], map(float, words[1::2]), strict=True))
-        return {**found, "cpu_us": used / max(found["received"], 1) * 1e6}
-
-    def end(self) -> None:
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+    def _failing(self, server: Server, count: int, seconds: float) -> subprocess.Popen[bytes]:
+        names = self.ground.names(*SILENT)
+        command = (self.ground.place / "load", server.port, names, seconds + 5, count, 1, "unique")
+        log = self.ground.place / "failing.log"
+        beside = self.ground.spawn(*command, core=LOAD_CORE, log=log, environment={})
+        time.sleep(0.2)
+        return beside
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(port: int, name: str) -> None:
-    labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(0.3)
-        for _ in range(100):
-            with contextlib.suppress(OSError):
-                sock.connect(("127.0.0.1", port))
-                sock.send(b"\0\1\1\0\0\1\0\0\0\0\0\0" + labels + b"\0\0\1\0\1")
-                if sock.recv(2048)[7]:
-                    return
-            time.sleep(0.1)
-    raise SystemExit("the bridge does not answer")
-
-
-def rows(servers: list[Server]) -> list[dict[str, object]]:
-    echo_cpu, echo_p50 = statistics.median(servers[0].cpu_us), statistics.median(servers[0].p50_us)
-    return [
-        {
-            "server": server.label,
-            "cpu_us": round(statistics.median(server.cpu_us), 2),
-            "cpu_ratio": round(statistics.median(server.cpu_us) / echo_cpu, 2),
-            "qps": round(statistics.median(server.qps)),
-            "p50_us": round(statistics.median(server.p50_us), 1),
-            "p50_ratio": round(statistics.median(server.p50_us) / echo_p50, 2),
-            "p99_us": round(statistics.median(server.p99_us), 1),
-            "lost": server.lost,
-            "wrong": server.wrong,
-        }
-        for server in servers
-    ]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        bench = Bench(Path(place), options.seconds)
+def run(rows: list[Row], rounds: int, seconds: float) -> tuple[list[Measured], Others]:
+    """Measure these rows; every process that was started has ended on return."""
+    measured = [Measured(row) for row in rows]
+    with tempfile.TemporaryDirectory(prefix="nacosdns-bench-") as place:
+        ground = Ground(Path(place))
         try:
-            bench.build()
-            bench.start_echo()
-            bench.start_ourselves()
-            bench.start_peers()
-            time.sleep(1)
-            bench.measure_idle()
-            for _ in range(options.rounds):
-                bench.round()
-            table = rows(bench.servers)
+            bench = Bench(ground, seconds)
+            bench.start(dict.fromkeys(row.server for row in rows))
+            bench.warm(rows)
+            for number in range(rounds):
+                print(f"round {number + 1} of {rounds}", file=sys.stderr)
+                bench.round(measured)
         finally:
-            bench.end()
-    if options.json:
-        print(json.dumps(table, indent=1))
-        return
-    print(
-        f"{'server':<34}{'CPU µs':>8}{'÷ echo':>8}{'qps':>9}{'p50 µs':>8}{'÷ echo':>8}{'p99 µs':>9}{'lost':>6}{'wrong':>7}"
+            ground.end()
+    return measured, bench.others
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="how often every row is measured")
+    parser.add_argument(
+        "--seconds", type=float, default=1.2, help="of full load a row and round; half of it one by one"
     )
-    for row in table:
-        print(
-            f"{row['server']:<34}{row['cpu_us']:>8}{row['cpu_ratio']:>8}{row['qps']:>9}{row['p50_us']:>8}"
-            f"{row['p50_ratio']:>8}{row['p99_us']:>9}{row['lost']:>6}{row['wrong']:>7}"
-        )
+    parser.add_argument("--rows", "--only", default="", metavar="PART", help="only rows in which this stands")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="peers too")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/speed.md")
+    options = parser.parse_args()
+    if options.write and (options.rows or not options.peers):
+        parser.error("--write takes the whole table, without --rows and --no-peers")
+    return options
+
+
+def report(measured: list[Measured], others: Others, options: argparse.Namespace) -> int:
+    """Show the table; the exit code."""
+    values = table(measured)
+    print(json.dumps({"machine": machine(), "rows": values}, indent=1) if options.json else as_text(values))
+    how = f"{options.rounds} rounds of {options.seconds} s; {others}"
+    print(how, file=sys.stderr)
+    if wrong := [str(found.row) for found in measured if found.wrong]:
+        print(f"wrong answers: {'; '.join(wrong)}", file=sys.stderr)
+        return 1
+    if options.write:
+        write_into(PAGE, values, how)
+    return 0
+
+
+def main() -> int:
+    options = read_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    there = {label for label, peer in PEERS.items() if options.peers and peer.path()}
+    if options.peers and (missing := sorted(set(PEERS) - there)):
+        print(f"not installed (make bench-peers): {'; '.join(missing)}", file=sys.stderr)
+    rows = chosen(options.rows, {ECHO, ECHO_TCP, *VARIANTS, *there})
+    if not rows:
+        print(f"no row has {options.rows!r} in it", file=sys.stderr)
+        return 1
+    try:
+        return report(*run(rows, options.rounds, options.seconds), options)
+    except Failed as failed:
+        print(failed, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

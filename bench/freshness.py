@@ -1,41 +1,41 @@
-"""How fresh an answer is: from the registry's push to the first changed answer, and from a registration to its first answer.
+"""How fresh an answer is: ``python bench/freshness.py [--times 100] [--delays 0,default] [--json]``.
 
-Starts a real Nacos (deploy/nacos) and the real program, changes an instance's weight TIMES times over Nacos's HTTP API,
-and hears the same pushes with a client of its own: the time of that client's callback is the start, the first DNS answer
-with the new weight the end. Usage: ``python bench/freshness.py [TIMES] [PUSH_DELAY_MS]`` (100, 0; "default" is Nacos's own).
+Starts a real Nacos (deploy/nacos) for each push delay and the real program, changes an instance's weight TIMES times over
+Nacos's HTTP API, and hears the same pushes with a client of its own: the time of that client's callback is the start, the
+first DNS answer with the new weight the end. Then registers TIMES services, and TIMES more that were asked
+for in vain right before (a miss is remembered ``negative_ttl_s``): from the server's yes to the first answer. ``default`` is the push delay that Nacos has by itself (500 ms).
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import os
+import json
+import multiprocessing
 import random
-import signal
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 import structlog
+from measure import Bridge, Nacos, question
 
-from nacosdns.core.dnsname import text_name
 from nacosdns.core.model import ServiceKey
 from nacosdns.edge.nacos import NacosRegistry
 from nacosdns.edge.nacos_http import Settings
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from nacosdns.core.model import ServiceView
 
-DEPLOY = Path(__file__).parents[1] / "deploy" / "nacos"
 KEY = ServiceKey("public", "DEFAULT_GROUP", "fresh")
 ADDRESS = "127.0.0.9"  # a persistent instance: the server itself connects to it
-DEADLINE_S = 10.0
+DEADLINE_S, PAUSE_S = 10.0, 0.0002
+SRV = 33
 
 
 class Ear:
@@ -59,114 +59,148 @@ class Ear:
             self.at.setdefault(instance.weight, time.perf_counter())
 
 
-def call(port: int, method: str, service: str, **more: object) -> None:
-    query = urlencode({"serviceName": service, "ip": ADDRESS, "port": 80, "ephemeral": "false", **more})
-    url = f"http://127.0.0.1:{port}/nacos/v1/ns/instance?{query}"
-    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=5) as answer:
-        answer.read()
+def weight_of(sock: socket.socket, name: str) -> int:
+    """The weight in the first SRV record; 0 without one."""
+    packet = question(name, SRV)
+    sock.send(packet)
+    reply = sock.recv(4096)
+    at = len(packet) + 14
+    return int.from_bytes(reply[at : at + 2], "big") if reply[7] else 0
 
 
-def question(name: str, kind: int) -> bytes:
-    return b"\0\1\1\0\0\1\0\0\0\0\0\0" + text_name(name) + kind.to_bytes(2, "big") + b"\0\1"
+def ask(pipe: Connection, port: int) -> None:
+    """A process of its own, so that asking delays nobody's callback: told (name, weight), says when the answer had it.
+
+    Weight -1: asks once only. ``time.perf_counter`` is the same clock in all processes (CLOCK_MONOTONIC).
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect(("127.0.0.1", port))
+        sock.settimeout(3.0)
+        while order := pipe.recv():
+            name, weight = order
+            ends = time.perf_counter() + DEADLINE_S
+            while weight_of(sock, name) != weight and weight >= 0 and time.perf_counter() < ends:
+                time.sleep(PAUSE_S)
+            now = time.perf_counter()
+            pipe.send(now if now < ends else 0.0)
 
 
 class Asker:
-    """Asks the bridge again and again until the answer is what it should be; the time of that answer."""
+    """The asking process as seen from here."""
 
     def __init__(self, port: int) -> None:
-        self._sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._sock.connect(("127.0.0.1", port))
-        self._sock.settimeout(3.0)
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=ask, args=(theirs, port), daemon=True)
+        self._process.start()
 
-    def weight(self, name: str) -> int:
-        self._sock.send(question(name, 33))
-        reply = self._sock.recv(4096)
-        if not int.from_bytes(reply[6:8], "big"):
-            return 0
-        rdata = len(question(name, 33)) + 12
-        return int.from_bytes(reply[rdata + 2 : rdata + 4], "big")
+    async def until(self, name: str, weight: int) -> float:
+        """When the answer first had this weight."""
+        self._pipe.send((name, weight))
+        at: float = await asyncio.to_thread(self._pipe.recv)
+        if not at:
+            raise SystemExit(f"{name} never had weight {weight}")
+        return at
 
-    def until(self, name: str, weight: int) -> float:
-        ends = time.perf_counter() + DEADLINE_S
-        while self.weight(name) != weight:
-            if time.perf_counter() > ends:
-                raise SystemExit(f"{name} never had weight {weight}")
-        return time.perf_counter()
+    def end(self) -> None:
+        self._pipe.send(None)
+        self._process.join(5)
 
 
-async def measure(nacos_port: int, dns_port: int, times: int) -> tuple[list[float], list[float]]:
-    ear = Ear()
-    registry = NacosRegistry(
-        Settings(servers=(f"127.0.0.1:{nacos_port}",)), ["public"], structlog.wrap_logger(None, processors=[_drop])
-    )
+async def measure(nacos: Nacos, bridge: Bridge, times: int) -> dict[str, list[float]]:
+    """Seconds by what was measured."""
+    ear, asker = Ear(), Asker(bridge.port)
+    log = structlog.wrap_logger(None, processors=[_drop])
+    registry = NacosRegistry(Settings(servers=(nacos.address,)), ["public"], log)
     listening = asyncio.create_task(registry.run(ear))
-    await ear.up.wait()
-    asker = Asker(dns_port)
-    call(nacos_port, "POST", "fresh", weight=1)
-    await asyncio.to_thread(asker.until, "fresh.nacos", 1)
+    try:
+        await ear.up.wait()
+        return {
+            "SDK callback to first changed answer": await changed(nacos, registry, ear, asker, times),
+            "registered to first answer": await registered(nacos, asker, times, in_vain=False),
+            "the same, asked in vain right before": await registered(nacos, asker, times, in_vain=True),
+        }
+    finally:
+        asker.end()
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+def instance(service: str, weight: int) -> dict[str, object]:
+    return {"serviceName": service, "ip": ADDRESS, "port": 80, "ephemeral": "false", "weight": weight}
+
+
+async def changed(nacos: Nacos, registry: NacosRegistry, ear: Ear, asker: Asker, times: int) -> list[float]:
+    """From the callback to the first changed answer."""
+    nacos.http("POST", **instance("fresh", 1))
+    await asker.until("fresh.nacos", 1)
     await registry.subscribe(KEY)
     await asyncio.sleep(2)
-    callback_to_answer = []
+    took = []
     for weight in range(2, times + 2):
-        ended = asyncio.create_task(asyncio.to_thread(asker.until, "fresh.nacos", weight))
-        await asyncio.to_thread(call, nacos_port, "PUT", "fresh", weight=weight)
-        answered = await ended
-        callback_to_answer.append(answered - ear.at.get(weight, answered))
-    registered_to_answer = []
-    for number in range(min(times, 100)):
-        name = f"fresh-{number}"
-        asker.weight(f"{name}.nacos")
-        await asyncio.to_thread(call, nacos_port, "POST", name, weight=7)
+        answered = asyncio.create_task(asker.until("fresh.nacos", weight))
+        await asyncio.to_thread(lambda weight=weight: nacos.http("PUT", **instance("fresh", weight)))
+        at = await answered
+        for _ in range(100):  # the answer may be there before our own callback was
+            if weight in ear.at:
+                break
+            await asyncio.sleep(0.01)
+        took.append(at - ear.at[weight])
+        await asyncio.sleep(random.random() * 0.05)
+    return took
+
+
+async def registered(nacos: Nacos, asker: Asker, times: int, *, in_vain: bool) -> list[float]:
+    """From the server's yes to a registration to the first answer."""
+    took = []
+    for number in range(times):
+        service = f"{'late' if in_vain else 'new'}-{number}"
+        if in_vain:
+            await asker.until(f"{service}.nacos", -1)
+        await asyncio.to_thread(lambda service=service: nacos.http("POST", **instance(service, 7)))
         began = time.perf_counter()
-        registered_to_answer.append(await asyncio.to_thread(asker.until, f"{name}.nacos", 7) - began)
-    listening.cancel()
-    await asyncio.gather(listening, return_exceptions=True)
-    return callback_to_answer, registered_to_answer
+        took.append(await asker.until(f"{service}.nacos", 7) - began)
+    return took
 
 
 def _drop(_logger: object, _name: str, _event: dict[str, object]) -> str:
     raise structlog.DropEvent
 
 
-def line(words: str, seconds: list[float]) -> str:
+def row(what: str, delay: str, seconds: list[float]) -> dict[str, object]:
     ordered = sorted(second * 1000 for second in seconds)
     p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-    return f"{words:<48} n={len(ordered):<4} median {statistics.median(ordered):8.1f} ms   p99 {p99:8.1f} ms"
+    median = round(statistics.median(ordered), 2)
+    return {"what": what, "push_delay": delay, "times": len(ordered), "median_ms": median, "p99_ms": round(p99, 2)}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def measure_delay(delay: str, times: int) -> list[dict[str, object]]:
+    with tempfile.TemporaryDirectory() as place:
+        nacos = Nacos(Path(place), random.randrange(12_000, 30_000), None if delay == "default" else int(delay))
+        bridge = Bridge(Path(place), f'[nacos]\nservers = ["{nacos.address}"]\n')
+        try:
+            nacos.start()
+            bridge.start().until_complete()
+            found = asyncio.run(measure(nacos, bridge, times))
+        finally:
+            bridge.end()
+            nacos.end()
+    return [row(what, delay, seconds) for what, seconds in found.items()]
 
 
 def main() -> None:
-    times = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    delay = sys.argv[2] if len(sys.argv) > 2 else "0"
-    with tempfile.TemporaryDirectory() as place:
-        nacos_port, dns_port = random.randrange(12_000, 30_000), free_port()
-        environment = {**os.environ, "NACOS_DATA": f"{place}/nacos"}
-        if delay != "default":
-            environment["NACOS_PUSH_DELAY_MS"] = delay
-        subprocess.run(
-            ["bash", DEPLOY / "start-nacos.sh", str(nacos_port)], env=environment, check=True, capture_output=True
-        )
-        config = Path(place, "bridge.toml")
-        config.write_text(
-            f'[server]\nlisten = ["127.0.0.1:{dns_port}"]\nuser = ""\n[nacos]\nservers = ["127.0.0.1:{nacos_port}"]\n'
-            f'[cache]\ndir = "{place}/state"\n[web]\nlisten = ""\n[log]\nlevel = "error"\n'
-        )
-        bridge = subprocess.Popen([sys.executable, "-m", "nacosdns.cli", "run", "-c", config])
-        try:
-            time.sleep(4)
-            changed, registered = asyncio.run(measure(nacos_port, dns_port, times))
-        finally:
-            bridge.send_signal(signal.SIGTERM)
-            bridge.wait(10)
-            subprocess.run(["bash", DEPLOY / "stop-nacos.sh", f"{place}/nacos", "-9"], check=False)
-    print(f"Nacos push delay: {delay} ms")
-    print(line("push heard by the SDK -> first changed answer", changed))
-    print(line("registered, asked in vain before -> first answer", registered))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=100)
+    parser.add_argument("--delays", default="0,default", help="push delays of Nacos in ms")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = [one for delay in options.delays.split(",") for one in measure_delay(delay, options.times)]
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    print(f"{'':<40}{'push delay':>12}{'times':>7}{'median ms':>11}{'p99 ms':>9}")
+    for one in rows:
+        print(f"{one['what']:<40}{one['push_delay']:>12}{one['times']:>7}{one['median_ms']:>11}{one['p99_ms']:>9}")
 
 
 if __name__ == "__main__":
