@@ -13,15 +13,14 @@ from nacosdns.core.model import Protection
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from structlog.typing import FilteringBoundLogger
-
     from nacosdns.core.model import ServiceKey, Snapshot
+    from nacosdns.ports import Log
 
 
 class Announcer:
     """Compares what is published with what was announced."""
 
-    def __init__(self, log: FilteringBoundLogger) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._protected: dict[ServiceKey, Protection] = {}
         self._braked = False

@@ -17,23 +17,23 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-import structlog
 
 from nacosdns import config as configuration
 from nacosdns.core import frames, metrics
 from nacosdns.edge import logs
-from nacosdns.edge.clock import HostClock
+from nacosdns.edge.clock import HostClock, until_next
 from nacosdns.edge.page import Page, State
 from nacosdns.errors import ControlError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from structlog.typing import FilteringBoundLogger
-
     from nacosdns.config import Config
+    from nacosdns.ports import Log
 
 BEAT_S = 0.25
+IDLE_BEAT_S = {"front": 0.5, "keeper": 1.0, "web": 1.0}
+"""Of who reads no socket: each beat is a wake-up, and core/watch.py is patient with keeper and web."""
 ANSWER_DEADLINE_S = 1.0
 SIGTERM_DRAIN_S = 2.0
 _DRAIN_GRACE_S = 0.2
@@ -63,7 +63,7 @@ class Conductor(Protocol):
 class Child:
     """What a conductor gets: how it was born, its configuration, and what every child has.
 
-    ``counters`` reach the page four times a second and at ``flush``.
+    ``counters`` reach the page with each heartbeat and at ``flush``.
     """
 
     def __init__(self, setup: frames.ChildSetup) -> None:
@@ -73,7 +73,7 @@ class Child:
         self.page = Page(setup.page_fd)
         self.counters = metrics.Counters()
         self.clock = HostClock()
-        self.log: FilteringBoundLogger = structlog.get_logger()
+        self.log: Log = logs.EventLog()
         self._writer: asyncio.StreamWriter | None = None
 
     def __repr__(self) -> str:
@@ -106,6 +106,7 @@ class _Life:
         self.child = child
         self.make = make
         self.draining = False
+        self.reads = False
 
     async def run(self) -> None:
         child = self.child
@@ -125,7 +126,8 @@ class _Life:
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         self.child.page.beat(self.child.clock.now_ns())
         self.child.flush()
-        loop.call_later(BEAT_S, self._beat, loop)
+        period_s = BEAT_S if self.reads else IDLE_BEAT_S[self.child.setup.role]
+        loop.call_later(until_next(loop.time(), period_s), self._beat, loop)
 
     async def _hear(
         self,
@@ -142,6 +144,7 @@ class _Life:
                 case frames.Configure(config=config, password=password):
                     self._configure(conductor, configuration.decode(config), password)
                 case frames.Activate(slots=slots):
+                    self.reads = bool(slots)
                     conductor.activate(slots)
                 case frames.Drain(deadline_s=deadline_s):
                     group.create_task(self._drain(conductor, work, deadline_s))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from nacosdns import commands
@@ -46,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("-c", dest="config", metavar="FILE", help=f"configuration (default {DEFAULT_PATH})")
     common.add_argument("--json", action="store_true", help="answer as JSON")
     root = argparse.ArgumentParser(prog="nacosdns", description="A bridge from Nacos to DNS.")
-    root.add_argument("--version", action="version", version=f"nacosdns {version('nacosdns')}")
+    root.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     verbs = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def verb(name: str, command: Command, text: str, parent: object = verbs) -> argparse.ArgumentParser:
@@ -72,6 +71,16 @@ def parser() -> argparse.ArgumentParser:
     verb("check", commands.check, "say whether a configuration can be used, and if not, where and why")
     verb("plugins", commands.plugins, "list the balancers that a policy may name")
     return root
+
+
+class _Version(argparse.Action):
+    """Says the version; only then the installed packages are searched for it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_others: object) -> None:
+        from importlib.metadata import version  # noqa: PLC0415  # every start would pay for it
+
+        sys.stdout.write(f"nacosdns {version('nacosdns')}\n")
+        parser.exit()
 
 
 def _register(register: argparse.ArgumentParser) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +57,10 @@ def run(arguments: Namespace) -> int:
 
 def ask(arguments: Namespace) -> int:
     """`nacosdns ask NAME [TYPE]`: the answer and why."""
+    from nacosdns.spelled import reply  # noqa: PLC0415  # no other command reads DNS
+
     answer = _call(arguments, "ask", name=arguments.name, type=arguments.type)
+    answer = {**reply(answer.pop("packet")), **answer}
     _show(arguments, answer, report.ask)
     return 0 if answer.get("rcode") == "NOERROR" and answer.get("answers") else 1
 
@@ -119,6 +121,8 @@ def check(arguments: Namespace) -> int:
 
 def plugins(arguments: Namespace) -> int:
     """`nacosdns plugins`: the balancers that policy may name; each is tried."""
+    from importlib.metadata import entry_points  # noqa: PLC0415  # every start would pay for it
+
     from nacosdns.plugins import GROUP, load_balancers  # noqa: PLC0415  # it runs code of other packages
 
     owners = {point.name: point.dist for point in entry_points(group=GROUP)}

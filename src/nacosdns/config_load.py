@@ -6,7 +6,6 @@ to do; an unknown key names the nearest known one; a secret is read from its own
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 import typing
@@ -291,6 +290,8 @@ def _refuse_unknown(
     names = list(known)
     for key in table:
         if key not in names:
+            import difflib  # noqa: PLC0415  # only a wrong configuration needs it
+
             nearest = difflib.get_close_matches(key, [*names, *near], n=1, cutoff=0.0)[0]
             raise origin.error((*path, key), "is not a known key", f'did you mean "{nearest}"?')
 

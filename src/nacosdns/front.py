@@ -12,16 +12,12 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nacosdns.core import dnswire, metrics
+from nacosdns.core.composing import Reply
 from nacosdns.core.dnsname import name_text
 from nacosdns.core.dnsreply import answer_records
-from nacosdns.core.errands import Deliver, Failed, Hit, Pending, Release, Send
 from nacosdns.core.frames import (
-    STATE_FRAME_BYTES,
     Externals,
-    Have,
     LookedUp,
     Lookup,
     Names,
@@ -31,18 +27,19 @@ from nacosdns.core.frames import (
     Updates,
 )
 from nacosdns.core.held import Held
-from nacosdns.core.model import Answer, Query, Rcode
-from nacosdns.core.pipeline import Chase, Forward, Reply
+from nacosdns.core.model import Rcode
+from nacosdns.core.pipeline import Chase, Forward, Search
 from nacosdns.core.pipeline import Lookup as NeedsLookup
 from nacosdns.core.querylog import QueryLog
+from nacosdns.core.spelling import folded_of
 from nacosdns.errors import WireError
+from nacosdns.outward import Outward
+from nacosdns.searching import Searcher
 from nacosdns.teller import Teller
-from nacosdns.waiters import ChaseWaiter, LoggedWaiter, TcpWaiter, UdpWaiter, Waiter
+from nacosdns.waiters import ChaseWaiter, LoggedWaiter, Question, TcpWaiter, UdpWaiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from structlog.typing import FilteringBoundLogger
+    from collections.abc import Callable, Iterable
 
     from nacosdns.core.book import Book
     from nacosdns.core.forwarding import Forwarding
@@ -52,22 +49,14 @@ if TYPE_CHECKING:
         LinkFrame,
     )
     from nacosdns.core.metrics import Counters
-    from nacosdns.core.model import Record, ServiceKey
+    from nacosdns.core.model import Query, Record, ServiceKey
     from nacosdns.core.pipeline import Outcome, Pipeline
     from nacosdns.edge.tcp import Connection
     from nacosdns.edge.udp import Client, UdpDoor
-    from nacosdns.ports import Clock, Link, Upstream
+    from nacosdns.ports import Clock, Link, Log, Upstream
+    from nacosdns.waiters import Waiter
 
 CHASE_DEPTH_MAX = 4
-
-
-class Question(msgspec.Struct, frozen=True):
-    """One question that waits; ``otherwise`` is said when a look-up does not come in time."""
-
-    query: Query
-    waiter: Waiter
-    started: float
-    otherwise: Reply | Chase | None = None
 
 
 class Front:
@@ -81,21 +70,24 @@ class Front:
         forwarding: Forwarding,
         clock: Clock,
         counters: Counters,
-        log: FilteringBoundLogger,
+        log: Log,
+        find_on_disk: Callable[[tuple[ServiceKey, ...]], bool] = lambda _: False,
     ) -> None:
         self._pipeline = pipeline
+        self._find_on_disk = find_on_disk
         self._book = book
         self._forwarding = forwarding
-        self._upstream: Upstream | None = None
         self._clock = clock
-        self._count = counters
+        self.counts = counters
+        self.batches = [0] * len(metrics.BATCH_TIME)
         self._log = log
         self.teller = Teller(book, counters, take_asked=self._take_asked, take_learned=forwarding.outside.learned)
+        self._outward = Outward(forwarding, book.prepared, clock, counters, arm=self._arm)
         self._held: Held[Question] = Held()
-        self.query_log = QueryLog("off")
+        self._searcher: Searcher[Question] = Searcher(book, partial(self._land, again=True))
+        self._query_log = QueryLog("off")
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._mentioned: set[ServiceKey] | None = None
         self._complained_at = 0.0
         self.synced = False
 
@@ -109,13 +101,18 @@ class Front:
 
     def use_upstream(self, upstream: Upstream) -> None:
         """The edge that carries forwarded questions."""
-        self._upstream = upstream
+        self._outward.upstream = upstream
+
+    def use_query_log(self, query_log: QueryLog) -> None:
+        """Which queries are logged; when it must see them all, none is answered from what is prepared."""
+        self._query_log = query_log
+        self._book.prepared.switch(on=not query_log.sees_everything)
 
     def use_pipeline(self, pipeline: Pipeline) -> None:
         """A new configuration: everything is rendered anew by it."""
         pipeline.take_over(self._pipeline)
         self._pipeline = pipeline
-        self._book.drop_all_pages()
+        self._book.prepared.drop_all()
 
     # --- the doors
 
@@ -126,25 +123,42 @@ class Front:
     def asked(self, packet: bytes, address: bytes, connection: Connection) -> None:
         """A message by TCP."""
         waiter = TcpWaiter(connection)
-        reply = self._take(packet, waiter, client=address, over_tcp=True)
+        reply = self._prepared_for_tcp(packet, address) or self._take(packet, waiter, client=address, over_tcp=True)
         if reply is not None:
             waiter.give(reply)
 
-    def batch(self, cells: Mapping[int, int], elapsed_us: int) -> None:
-        """Counts what a UDP door answered by itself."""
-        for cell, times in cells.items():
-            self._count[cell] += times
-        self._count.observe(metrics.BATCH_TIME, elapsed_us)
+    def _prepared_for_tcp(self, packet: bytes, address: bytes) -> bytes | None:
+        if not self._pipeline.admits(address):
+            return None
+        prepared = self._book.prepared
+        prepared.now = self._clock.now()
+        if prepared.now >= prepared.next_expiry:
+            prepared.expire(prepared.now)
+        try:
+            reply = prepared.for_tcp(packet[2:])
+        except Exception:  # noqa: BLE001  # a balancer's fault, which may be a stranger's
+            return self._surprise(packet, None)
+        prepared.retired.clear()
+        if reply is None:
+            return None
+        self.counts[prepared.cell + metrics.UDP_TO_TCP] += 1
+        return packet[:2] + reply
+
+    def count_batches(self) -> None:
+        """Counts the batches that the UDP doors read since the last time."""
+        for offset, times in enumerate(self.batches):
+            self.counts[metrics.BATCH_TIME.first + offset] += times
+            self.batches[offset] = 0
 
     def surprised(self, packet: bytes) -> bytes | None:
         """A door could not make a prepared reply."""
         return self._surprise(packet, None)
 
     def dropped(self, reason: str) -> None:
-        self._count[metrics.DROPPED.index(reason)] += 1
+        self.counts[metrics.DROPPED.index(reason)] += 1
 
     def closed_for_room(self) -> None:
-        self._count[metrics.TCP_CLOSED.first] += 1
+        self.counts[metrics.TCP_CLOSED.first] += 1
 
     def _take(self, packet: bytes, waiter: Waiter, *, client: bytes, over_tcp: bool) -> bytes | None:
         try:
@@ -164,7 +178,7 @@ class Front:
             query = dnswire.parse_query(packet, over_tcp=over_tcp, client=client)
         except WireError:
             return self._error(packet, Rcode.FORMERR, over_tcp=over_tcp)
-        if self.query_log:
+        if self._query_log:
             note = partial(self._log_query, query, self._clock.now())
             reply = self._decide(packet, query, LoggedWaiter(waiter, note))
             if reply is not None:
@@ -181,13 +195,16 @@ class Front:
 
     def _decide(self, packet: bytes, query: Query, waiter: Waiter) -> bytes | None:
         outcome = self._outcome(query)
-        may_be = not query.over_tcp and _may_be_prepared(query) and not self.query_log.sees_everything
-        if isinstance(outcome, Reply) and outcome.page is not None and may_be:
-            self._book.admit(packet[2:], query, outcome.page)
+        if isinstance(outcome, Forward):
+            return self._outward.ask(query, waiter, packet, outcome.about)
+        if isinstance(outcome, Reply) and outcome.until > 0 and not query.over_tcp and not outcome.packet[2] & 0x02:
+            self._book.prepared.keep_reply(
+                query, outcome.packet, cell=outcome.cell, until=outcome.until, about=outcome.about
+            )
         return self._act(query, outcome, waiter)
 
     def _log_query(self, query: Query, began: float, reply: bytes | None) -> None:
-        if reply is None or not self.query_log.wants(reply[3] & 0x0F):
+        if reply is None or not self._query_log.wants(reply[3] & 0x0F):
             return
         self._log.info(
             "query",
@@ -200,12 +217,11 @@ class Front:
         )
 
     def _error(self, packet: bytes, rcode: Rcode, *, over_tcp: bool) -> bytes:
-        door = "tcp" if over_tcp else "udp"
-        self._count[metrics.query_index(door, "other", metrics.rcode_word(rcode), "none")] += 1
+        self.counts[metrics.query_cell("none", 0, rcode, over_tcp=over_tcp)] += 1
         return dnswire.error_reply(packet, rcode)
 
     def _surprise(self, packet: bytes, waiter: Waiter | None) -> bytes | None:
-        self._count[metrics.SURPRISES.first] += 1
+        self.counts[metrics.SURPRISES.first] += 1
         now = self._clock.now()
         if now - self._complained_at > 1.0:
             self._complained_at = now
@@ -226,18 +242,21 @@ class Front:
     def _act(self, query: Query, outcome: Outcome, waiter: Waiter) -> bytes | None:
         match outcome:
             case Reply():
-                self._count[outcome.cell] += 1
+                self.counts[outcome.cell] += 1
                 return outcome.packet
             case NeedsLookup():
                 return self._hold(query, outcome, waiter)
             case Forward():
-                return self._forward(query, waiter)
+                return self._outward.ask(query, waiter)
             case Chase():
                 return self._chase(query, outcome, waiter)
+            case Search(address=address):
+                waits = self._searcher.wait(address, Question(query, waiter, self._clock.now()))
+                return None if waits else self._failure(query)
 
     def _failure(self, query: Query) -> bytes:
         reply = self._pipeline.failure(query)
-        self._count[reply.cell] += 1
+        self.counts[reply.cell] += 1
         return reply.packet
 
     def _otherwise(self, query: Query, otherwise: Reply | Chase | None, waiter: Waiter) -> bytes | None:
@@ -266,13 +285,17 @@ class Front:
     def _hold(self, query: Query, need: NeedsLookup, waiter: Waiter) -> bytes | None:
         """Keeps the question until the keeper has found out, at most for its patience."""
         if self._held.full:
-            self._count[metrics.LOOKUPS.index("refused")] += 1
+            self.counts[metrics.LOOKUPS.index("refused")] += 1
             return self._otherwise(query, need.otherwise, waiter)
+        if need.otherwise is None and self._find_on_disk(need.keys):
+            return self._act(query, self._outcome(query), waiter)
+        if need.otherwise is not None and self.teller.link is None:
+            return self._otherwise(query, need.otherwise, waiter)  # nobody is there who could know better in time
         now = self._clock.now()
         question = Question(query, waiter, now, need.otherwise)
         if self._held.add(need.keys, question, now=now, patience_s=need.patience_s) and self.teller.link is not None:
             self.teller.link.send(Lookup(need.keys))
-        self._arm(now)
+        self._arm()
         return None
 
     def _looked_up(self, keys: tuple[ServiceKey, ...], outcome: str) -> None:
@@ -280,8 +303,8 @@ class Front:
             self._pipeline.missed(keys, self._clock.now())
         flight = self._held.take(keys)
         if flight is not None:
-            self._count[metrics.LOOKUPS.index(outcome)] += 1
-            self._count.observe(metrics.SLOW_TIME, int((self._clock.now() - flight.started) * 1e6))
+            self.counts[metrics.LOOKUPS.index(outcome)] += 1
+            self.counts.observe(metrics.SLOW_TIME, int((self._clock.now() - flight.started) * 1e6))
             self._land(flight.items, again=outcome in {"found", "missing"})
 
     def _land(self, questions: Iterable[Question], *, again: bool) -> None:
@@ -294,6 +317,13 @@ class Front:
             if packet is not None:
                 question.waiter.give(packet)
 
+    def known_more(self) -> None:
+        """More was read from the disk: who waits for it is answered."""
+        for keys in self._held:
+            known = any(self._book.find(folded_of(key), key.service) is not None for key in keys)
+            if known and (flight := self._held.take(keys)) is not None:
+                self._land(flight.items, again=True)
+
     def _answer_held(self, question: Question, *, again: bool) -> bytes | None:
         query, waiter = question.query, question.waiter
         if not again:
@@ -303,77 +333,40 @@ class Front:
             return self._otherwise(query, outcome.otherwise, waiter)
         return self._act(query, outcome, waiter)
 
-    # --- forwarding
+    # --- upstreams
 
-    def _forward(self, query: Query, waiter: Waiter) -> bytes | None:
-        now = self._clock.now()
-        answer = self._forwarding.ask(query, Question(query, waiter, now), now)
-        self._work()
-        match answer:
-            case Hit(packet=packet, source=source):
-                self._count_forwarded(query, packet[3] & 0x0F, source.value, int.from_bytes(packet[6:8], "big"))
-                return packet
-            case Failed(rcode=rcode):
-                return self._forward_failed(query, rcode)
-            case Pending():
-                return None
+    @property
+    def unsettled(self) -> bool:
+        """Whether packets of this batch want something of the upstreams."""
+        return self._outward.unsettled
 
-    def _forward_failed(self, query: Query, rcode: Rcode) -> bytes:
-        self._count_forwarded(query, rcode, "none", 0)
-        return dnswire.render(query, Answer(rcode=rcode, authoritative=False), size_max=dnswire.size_limit(query))
-
-    def _count_forwarded(self, query: Query, rcode: int, source: str, answers: int) -> None:
-        door = "tcp" if query.over_tcp else "udp"
-        word = metrics.rcode_word(rcode, answers)
-        self._count[metrics.query_index(door, metrics.type_word(query.type), word, source)] += 1
+    def settle(self) -> None:
+        """A UDP door has read its batch: what its packets want of the upstreams is done for all of them together."""
+        self._outward.work()
 
     def received(self, token: int, packet: bytes) -> bool:
         """The upstream edge has a reply. False: not the answer, wait on."""
-        accepted = self._forwarding.received(token, packet, self._clock.now(), self._clock.wall())
-        self._work()
-        self.teller.learned()
-        return accepted
+        return self._outward.received(token, packet)
 
     def failed(self, token: int, reason: str) -> None:
         """The upstream edge could not do it."""
-        self._forwarding.failed(token, reason, self._clock.now())
-        self._work()
+        self._outward.failed(token, reason)
 
-    def _work(self) -> None:
-        while work := self._forwarding.take_work():
-            for item in work:
-                match item:
-                    case Send(token=token, address=address, packet=packet, over_tcp=over_tcp):
-                        if self._upstream is not None:
-                            self._upstream.send(address, packet, over_tcp=over_tcp, token=token)
-                    case Release(token=token):
-                        if self._upstream is not None:
-                            self._upstream.release(token)
-                    case Deliver(waiter=waiter, outcome=outcome):
-                        self._deliver(waiter, outcome)
-        self._arm(self._clock.now())
-
-    def _deliver(self, question: object, outcome: Hit | Failed) -> None:
-        assert isinstance(question, Question)
-        query = question.query
-        self._count.observe(metrics.SLOW_TIME, int((self._clock.now() - question.started) * 1e6))
-        if isinstance(outcome, Hit):
-            packet = outcome.packet
-            self._count_forwarded(query, packet[3] & 0x0F, outcome.source.value, int.from_bytes(packet[6:8], "big"))
-        else:
-            packet = self._forward_failed(query, outcome.rcode)
-        question.waiter.give(packet)
+    def settled(self) -> None:
+        """The upstream edge has told all it has at the moment."""
+        self._outward.work()
+        self.teller.learned()
 
     # --- time
 
-    def _arm(self, now: float) -> None:
+    def _arm(self) -> None:
         dues = [due for due in (self._forwarding.next_due(), self._held.next_due()) if due is not None]
         if not dues or (self._timer is not None and self._timer_at <= min(dues)):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = min(dues)
-        self._timer = asyncio.get_running_loop().call_later(max(self._timer_at - now, 0.0), self._tick)
+        self._timer = asyncio.get_running_loop().call_later(max(self._timer_at - self._clock.now(), 0.0), self._tick)
 
     def _tick(self) -> None:
         if self._timer is not None:
@@ -381,10 +374,10 @@ class Front:
         self._timer = None
         now = self._clock.now()
         for flight in self._held.expired(now):
-            self._count[metrics.LOOKUPS.index("timeout")] += 1
+            self.counts[metrics.LOOKUPS.index("timeout")] += 1
             self._land(flight.items, again=False)
         self._forwarding.tick(now)
-        self._work()
+        self._outward.work()
 
     def start(self) -> None:
         """Begins to look after upstreams and time."""
@@ -394,17 +387,15 @@ class Front:
 
     def joined(self, link: Link, peer: Hello) -> None:
         self._log.info("link.joined", role=peer.role, epoch=peer.epoch)
-        self._count[metrics.LINK_RECONNECTS.first] += 1
-        self._mentioned = set()
+        self.counts[metrics.LINK_RECONNECTS.first] += 1
         for keys in self._held:
             link.send(Lookup(keys))
         self.teller.joined(link)
 
     def left(self, link: Link) -> None:
         if self.teller.link is link:
-            self.teller.link = None
-            self._mentioned = None
-            self._count[metrics.LINK_DROPS.first] += 1
+            self.teller.left()
+            self.counts[metrics.LINK_DROPS.first] += 1
 
     def drained(self, link: Link) -> None:
         """Nothing is held back for the keeper but what the next timer sends."""
@@ -426,7 +417,8 @@ class Front:
             case Externals(items=items):
                 self._forwarding.outside.restore(items, now=self._clock.now(), wall=self._clock.wall())
             case Synced():
-                self._synced(link)
+                self.synced = True
+                self.teller.tell_unmentioned()
             case _:
                 self._log.warning("link.unexpected_frame", frame=type(frame).__name__)
 
@@ -434,28 +426,10 @@ class Front:
         for known in items:
             self._book.update(known)
             self._pipeline.appeared(known.key)
-            if self._mentioned is not None:
-                self._mentioned.add(known.key)
-
-    def _synced(self, link: Link) -> None:
-        """The keeper told all it knows; what it did not mention it may have lost, and hears from us."""
-        mentioned, self._mentioned = self._mentioned or set(), None
-        self.synced = True
-        items: list[Known] = []
-        size = 0
-        for known in self._book.items():
-            if known.key in mentioned:
-                continue
-            items.append(known)
-            size += len(known.body)
-            if size > STATE_FRAME_BYTES:
-                link.send(Have(tuple(items)))
-                items, size = [], 0
-        if items:
-            link.send(Have(tuple(items)))
+            self.teller.mentioned(known.key)
 
     def _take_asked(self) -> list[ServiceKey]:
-        keys = list(self._pipeline.asked)
+        keys = self._book.keys_of(self._pipeline.asked)
         self._pipeline.asked.clear()
         self._pipeline.urgent = False
         return keys
@@ -471,11 +445,6 @@ class Front:
         self.teller.close()
         if self._timer is not None:
             self._timer.cancel()
-
-
-def _may_be_prepared(query: Query) -> bool:
-    """Whether equal packets may get prepared replies: no options (cookies, client subnets) that make them unequal."""
-    return query.edns is None or not query.edns.options
 
 
 def client_text(client: bytes) -> str:

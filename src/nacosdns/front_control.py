@@ -9,12 +9,10 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import dnslib
-
 from nacosdns.core import dnsname, metrics
-from nacosdns.core.model import DEFAULT_NAMESPACE, Edns, Query, Rcode, RecordType
+from nacosdns.core.composing import CANARY
+from nacosdns.core.model import DEFAULT_NAMESPACE, Edns, Query, Rcode, RecordType, rcode_text, type_text
 from nacosdns.core.outside import question_key
-from nacosdns.core.pipeline import CANARY
 from nacosdns.errors import ControlError, WireError
 from nacosdns.waiters import CommandWaiter
 
@@ -89,7 +87,7 @@ class FrontControl:
             raise ControlError("the question was dropped")
         self._pipeline.explain(query, self._clock.now(), self._clock.wall())
         service = self._pipeline.service
-        answer: dict[str, object] = _spelled(packet)
+        answer: dict[str, object] = {"packet": packet}
         why = [*self._pipeline.why, *self._reasons(query, packet[3] & 0x0F, service)]
         answer["name"] = dnsname.name_text(query.name)
         answer["type"] = qtype.upper()
@@ -135,9 +133,9 @@ class FrontControl:
             (metrics.EXTERNALS_EVICTED, self._forwarding.outside.evicted),
         ):
             self._totals.add(counters, family.first, total)
-        counters.set(metrics.BOOK_PAGES.first, self._book.page_count)
-        counters.set(metrics.L1_ENTRIES.first, len(self._book.replies))
-        counters.set(metrics.L1_BYTES.first, self._book.replies_bytes)
+        counters.set(metrics.BOOK_PAGES.first, self._book.prepared.page_count)
+        counters.set(metrics.L1_ENTRIES.first, len(self._book.prepared.packets))
+        counters.set(metrics.L1_BYTES.first, self._book.prepared.packets_bytes)
         counters.set(metrics.SERVICES_KNOWN.first, len(self._book))
         counters.set(metrics.EXTERNALS_CACHED.first, len(self._forwarding.outside))
 
@@ -195,8 +193,8 @@ class FrontControl:
         return [
             {
                 "name": item.name,
-                "type": _type_text(item.type),
-                "rcode": _rcode_text(item.rcode),
+                "type": type_text(item.type),
+                "rcode": rcode_text(item.rcode),
                 "ttl_s": item.ttl_s,
                 "left_s": round(item.left_s),
                 "age_s": round(wall - item.stored_at),
@@ -207,22 +205,27 @@ class FrontControl:
             for item in islice(self._forwarding.outside.listing(self._clock.now()), LISTED_MAX)
         ]
 
-    def flush(self, name: str) -> dict[str, object]:
+    async def flush(self, name: str) -> dict[str, object]:
         """`cache flush` of an outside name, or of ``*.SUFFIX``."""
         try:
             wire = dnsname.fold(dnsname.text_name(name.removeprefix("*.")))
         except WireError as error:
             raise ControlError(f"{name!r} is not a DNS name: {error}") from error
-        gone = self._forwarding.forget_under(wire) if name.startswith("*.") else self._forwarding.forget(wire)
-        return {"name": name, "externals": len(gone)}
+        steps = self._forwarding.forget_under(wire) if name.startswith("*.") else self._forwarding.forget(wire)
+        gone = 0
+        for questions in steps:
+            gone += len(questions)
+            await asyncio.sleep(0)  # queries come first
+        self._book.prepared.drop_all()
+        return {"name": name, "externals": gone}
 
     def status(self) -> dict[str, object]:
         """What `status` shows of a front."""
         forward = self._forwarding.status(self._clock.now())
         return {
             "services": len(self._book),
-            "pages": self._book.page_count,
-            "prepared": len(self._book.replies),
+            "pages": self._book.prepared.page_count,
+            "prepared": len(self._book.prepared.packets),
             "linked": self._front.linked,
             "synced": self._front.synced,
             "upstreams": [
@@ -239,33 +242,3 @@ class FrontControl:
             "externals": forward.entries,
             "waiting": forward.waiters,
         }
-
-
-def _type_text(kind: int) -> str:
-    return RecordType(kind).name if kind in set(RecordType) else f"TYPE{kind}"
-
-
-def _rcode_text(rcode: int) -> str:
-    return Rcode(rcode).name if rcode in set(Rcode) else f"RCODE{rcode}"
-
-
-def _spelled(packet: bytes) -> dict[str, object]:
-    """A reply as people read it."""
-    reply = dnslib.DNSRecord.parse(packet)
-    return {
-        "rcode": _rcode_text(reply.header.rcode),
-        "authoritative": bool(reply.header.aa),
-        "answers": [_spelled_record(record) for record in reply.rr],
-        "authority": [_spelled_record(record) for record in reply.auth],
-        "additional": [_spelled_record(record) for record in reply.ar if record.rtype != RecordType.OPT],
-    }
-
-
-def _spelled_record(record: dnslib.RR) -> dict[str, object]:
-    owner = dnsname.name_to_wire(tuple(record.rname.label))
-    return {
-        "name": dnsname.name_text(owner),
-        "type": _type_text(record.rtype),
-        "ttl_s": record.ttl,
-        "data": str(record.rdata),
-    }

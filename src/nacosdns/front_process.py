@@ -1,15 +1,18 @@
 """The process of a front: builds it from a configuration and joins it to its sockets, the link, the disk and upstreams.
 
-Must not know: what is answered and why. Rules: everything is imported and the disk read before READY; the sockets are
-the supervisor's and are never closed here; ``activate`` says which of them are read.
+Must not know: what is answered and why. Rules: everything is imported and the disk read before READY; the sockets are the
+supervisor's and are never closed here; ``activate`` says which of them are read; a large disk is read while questions are answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import hashlib
 import random
 import socket
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +30,9 @@ from nacosdns.core.pipeline import Pipeline, Settings
 from nacosdns.core.querylog import QueryLog
 from nacosdns.core.resolvers import ours, parse_endpoint
 from nacosdns.edge import host, link, resolvconf, store
+from nacosdns.edge.clock import next_multiple
 from nacosdns.edge.tcp import TcpDoor
-from nacosdns.edge.udp import make_door
+from nacosdns.edge.udp import make_door, reply_vector
 from nacosdns.edge.upstream import UpstreamSockets
 from nacosdns.edge.watch import PollingWatcher
 from nacosdns.errors import ConfigError, ControlError, StoreError, UpstreamError
@@ -36,19 +40,25 @@ from nacosdns.front import Front
 from nacosdns.front_control import FrontControl
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine, Iterable, Iterator, Mapping
 
     from nacosdns.child import Child
     from nacosdns.config import Config
     from nacosdns.core.balance import Balancer
     from nacosdns.core.frames import LinkFrame
+    from nacosdns.core.model import ServiceKey
+    from nacosdns.edge.store import StoredService
     from nacosdns.edge.udp import UdpDoor
     from nacosdns.ports import Link
 
 GAUGES_S = 1.0
-USED_S = 30.0
+PAGES_LOOKED_AT = 4_000  # a second, for whether their answers were used
 DRAIN_STEP_S = 0.01
 RESOLV_CONF = "resolv.conf"
+FIRST_ROWS = 2000
+"""Services that are read from the disk before the first answer; 15 ms."""
+PART_ROWS = 100
+"""Services that are read between two turns of the loop; 1 ms."""
 
 
 class FrontProcess:
@@ -57,8 +67,8 @@ class FrontProcess:
     def __init__(self, born: Child) -> None:
         self._child = born
         self._rng = random.SystemRandom()
-        self._book = Book()
-        self._balancers = plugins.load_balancers()
+        self._book = Book(reply_vector())
+        self._balancers = plugins.needed_balancers(balancers_of(born.config))
         self._forwarding = Forwarding(forward_settings(born.config, host_identity()), self._rng)
         self._pipeline = self._make_pipeline(born.config)
         self._front = Front(
@@ -68,6 +78,7 @@ class FrontProcess:
             clock=born.clock,
             counters=born.counters,
             log=born.log,
+            find_on_disk=self._find_on_disk,
         )
         self._control = FrontControl(self._front, self._pipeline, self._book, self._forwarding, born.clock)
         self._tcp = TcpDoor(
@@ -75,11 +86,12 @@ class FrontProcess:
             connections_max=born.config.server.tcp_connections,
             idle_s=born.config.server.tcp_idle_s,
         )
-        self._front.query_log = QueryLog(born.config.log.queries)
+        self._front.use_query_log(QueryLog(born.config.log.queries))
         self._sockets: dict[int, list[socket.socket]] = {}
         self._doors: dict[int, list[UdpDoor]] = {}
         self._wanted: tuple[int, ...] = born.setup.active
         self._tasks: asyncio.TaskGroup | None = None
+        self._disk = store.Reader(None)
         self._followed: set[str] = set()
 
     def __repr__(self) -> str:
@@ -115,17 +127,36 @@ class FrontProcess:
     # --- life
 
     async def run(self) -> None:
-        self._read_disk()
-        self._read_static()
+        with contextlib.ExitStack() as disk:
+            loaded = self._read_recent(disk)
+            await self._work(disk.pop_all(), loaded | self._read_static())
+
+    async def _work(self, disk: contextlib.ExitStack, loaded: set[ServiceKey]) -> None:
         self._open_sockets()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            self._front.use_upstream(UpstreamSockets(self._front.received, self._front.failed, self._spawn))
+            front = self._front
+            front.use_upstream(UpstreamSockets(front.received, front.failed, self._spawn, settled=front.settled))
             self._find_upstreams()
-            tasks.create_task(link.connect(self._child.setup.link_path, self, self._hello(), self._child.log))
+            tasks.create_task(self._join(disk, loaded))
             tasks.create_task(self._gauges())
             self.activate(self._wanted)
             self._child.ready(len(self._book))
+
+    async def _join(self, disk: contextlib.ExitStack, loaded: set[ServiceKey]) -> None:
+        """Reads the rest of the disk, then follows the keeper: what it tells is newer than what the disk holds."""
+        with self._reports_a_bad_disk(), disk:
+            await self._read_rest(loaded)
+        self._disk = store.Reader(None)
+        gc.freeze()
+        await link.connect(self._child.setup.link_path, self, self._hello(), self._child.log)
+
+    async def _read_rest(self, loaded: set[ServiceKey]) -> None:
+        """What the disk holds beside ``loaded``, in small parts; those who wait for one of them are answered."""
+        for rows in self._disk.parts(PART_ROWS):
+            self._learn(row for row in rows if row.known.key not in loaded)
+            self._front.known_more()
+            await asyncio.sleep(0)
 
     def _hello(self) -> Hello:
         return Hello(VERSION, "front")
@@ -134,20 +165,39 @@ class FrontProcess:
         assert self._tasks is not None
         return self._tasks.create_task(work)
 
-    def _read_disk(self) -> None:
-        """What the keeper left on disk is served before the registry is reached. A bad disk is the keeper's business."""
+    def _read_recent(self, disk: contextlib.ExitStack) -> set[ServiceKey]:
+        """What was asked for last is served at once, before the registry is reached; ``disk`` closes the file."""
         clock = self._child.clock
+        contents = store.Contents()
+        with self._reports_a_bad_disk():
+            self._disk = disk.enter_context(store.reading(self._child.config.cache.dir))
+            contents = self._disk.recent(FIRST_ROWS)
+        self._learn(contents.services)
+        self._forwarding.outside.restore(contents.externals, now=clock.now(), wall=clock.wall())
+        return {row.known.key for row in contents.services}
+
+    @contextlib.contextmanager
+    def _reports_a_bad_disk(self) -> Iterator[None]:
+        """It is the keeper's business to set it aside."""
         try:
-            contents = store.read(self._child.config.cache.dir)
-        except StoreError as error:
+            yield
+        except (StoreError, sqlite3.Error) as error:
             self._child.log.warning("front.disk_not_read", reason=str(error))
-            return
-        for row in contents.services:
+
+    def _find_on_disk(self, keys: Iterable[ServiceKey]) -> bool:
+        """Whether one of these services is in the part of the disk that is not read yet; it is known then."""
+        found: list[StoredService] = []
+        with self._reports_a_bad_disk():
+            found += filter(None, map(self._disk.find, keys))
+        self._learn(found)
+        return bool(found)
+
+    def _learn(self, rows: Iterable[StoredService]) -> None:
+        for row in rows:
             self._book.update(row.known)
             self._pipeline.appeared(row.known.key)
-        self._forwarding.outside.restore(contents.externals, now=clock.now(), wall=clock.wall())
 
-    def _read_static(self) -> None:
+    def _read_static(self) -> set[ServiceKey]:
         """Static services win also while the keeper is away; the keeper tells of later changes."""
         config = self._child.config
         services = configuration.static_services(config)
@@ -159,6 +209,7 @@ class FrontProcess:
         for key, view in services.items():
             self._book.update(known(Snapshot(key, view.instances, source=Source.STATIC, live=True)))
             self._pipeline.appeared(key)
+        return set(services)
 
     def _open_sockets(self) -> None:
         for one in self._child.setup.sockets:
@@ -170,7 +221,7 @@ class FrontProcess:
         sock = socket.socket(fileno=fd)
         sock.setblocking(False)
         judged = None if self._only_loopback() else self._allowed.judged
-        return make_door(sock, self._book.replies, self._front, allowed=judged)
+        return make_door(sock, self._book.prepared, self._front, self._child.clock.now, allowed=judged)
 
     def activate(self, slots: tuple[int, ...]) -> None:
         """Reads exactly these slots' sockets."""
@@ -199,8 +250,9 @@ class FrontProcess:
         del password
         self._tcp.configure(connections_max=config.server.tcp_connections, idle_s=config.server.tcp_idle_s)
         self._forwarding.configure(forward_settings(config, host_identity()))
+        self._balancers = plugins.needed_balancers(balancers_of(config))
         self._pipeline = self._make_pipeline(config)
-        self._front.query_log = QueryLog(config.log.queries)
+        self._front.use_query_log(QueryLog(config.log.queries))
         self._front.use_pipeline(self._pipeline)
         self._control.use_pipeline(self._pipeline)
         for doors in self._doors.values():
@@ -211,7 +263,8 @@ class FrontProcess:
     async def drain(self, deadline_s: float) -> None:
         """Stops reading; who waits still gets an answer, within the deadline."""
         self.activate(())
-        self._front.teller.report_used()
+        for _ in range(2):  # the rest of the round that is under way, and all
+            self._front.teller.report_used(sys.maxsize)
         loop = asyncio.get_running_loop()
         ends = loop.time() + deadline_s
         while (self._front.busy() or self._tcp.busy()) and loop.time() < ends:  # noqa: ASYNC110  # they share no event
@@ -263,16 +316,14 @@ class FrontProcess:
         self._front.left(to)
 
     async def _gauges(self) -> None:
-        beats = 0
         while True:
+            self._front.count_batches()
             self._control.gauges(self._child.counters)
             for address, health, error in self._control.changed_upstreams():
                 self._child.log.warning("upstream.health", upstream=address, health=health, last_error=error)
             self._child.counters.set(metrics.TCP_CONNECTIONS.first, len(self._tcp))
-            beats += 1
-            if beats % int(USED_S / GAUGES_S) == 0:
-                self._front.teller.report_used()
-            await asyncio.sleep(GAUGES_S)
+            self._front.teller.report_used(PAGES_LOOKED_AT)
+            await next_multiple(GAUGES_S)
 
     # --- control
 
@@ -284,7 +335,7 @@ class FrontProcess:
             case "cache.list":
                 return self._control.cached()
             case "cache.flush":
-                return self._control.flush(str(arguments.get("name", "")))
+                return await self._control.flush(str(arguments.get("name", "")))
             case "status":
                 return self._control.status()
             case "modules":
@@ -305,7 +356,7 @@ def make_pipeline(  # what a pipeline is made of
     identity: bytes,
 ) -> Pipeline:
     """The pipeline of a configuration."""
-    names = configuration.names(config, {known.key.group for known in book.items()})
+    names = configuration.names(config, book.groups)
     settings = Settings(
         lookup_s=config.server.lookup_ms / 1000,
         stale_wait_s=config.cache.stale_wait_ms / 1000,
@@ -323,6 +374,11 @@ def make_pipeline(  # what a pipeline is made of
         rng=rng,
         settings=settings,
     )
+
+
+def balancers_of(config: Config) -> set[str]:
+    """The balancers that a configuration names."""
+    return {section.balancer for section in (config.policy, *config.policies.values())}
 
 
 def forward_settings(config: Config, identity: bytes) -> ForwardSettings:

@@ -6,6 +6,7 @@ not less; what a look-up found is told before the word that it was found.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from nacosdns.core.feed import Feed
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from nacosdns.core.model import ServiceKey
     from nacosdns.ports import Link
 
+FRAMES_A_TURN = 4
+"""A frame of a full state holds 64 kB; what was never touched is not even encoded for it."""
+
 Keys = tuple["ServiceKey", ...]
 
 
@@ -28,6 +32,7 @@ class Fronts:
         self._known = known
         self._revision = revision
         self._feeds: dict[Link, Feed] = {}
+        self._going_on: set[Link] = set()
         self._waiting: dict[Keys, set[tuple[Link, Keys]]] = {}
 
     def __repr__(self) -> str:
@@ -94,10 +99,19 @@ class Fronts:
             self.send(link, told)
 
     def send(self, link: Link, told: Mapping[ServiceKey, Known] | None = None) -> None:
-        """Sends one front its backlog, until that is told or the link congested."""
+        """Sends one front its backlog, until that is told or the link congested; others get their turn in between."""
         feed = self._feeds.get(link)
-        while feed is not None and not link.congested:
+        for _ in range(FRAMES_A_TURN):
+            if feed is None or link.congested:
+                return
             frame = feed.take(lambda key: (told or {}).get(key) or self._known(key), self._revision())
             if frame is None:
                 return
             link.send(frame)
+        if link not in self._going_on:
+            self._going_on.add(link)
+            asyncio.get_running_loop().call_soon(self._go_on, link)
+
+    def _go_on(self, link: Link) -> None:
+        self._going_on.discard(link)
+        self.send(link)

@@ -29,12 +29,11 @@ from nacosdns.core.services import Services
 from nacosdns.core.spelling import folded_of
 from nacosdns.errors import ControlError, RegistryError, RegistryNameRefused
 from nacosdns.fronts import Fronts
+from nacosdns.saving import Saver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from random import Random
-
-    from structlog.typing import FilteringBoundLogger
 
     from nacosdns.core.feed import Feed
     from nacosdns.core.frames import (
@@ -50,12 +49,11 @@ if TYPE_CHECKING:
     from nacosdns.core.schedule import Settings as ScheduleSettings
     from nacosdns.core.services import Settings as ServicesSettings
     from nacosdns.core.spelling import FoldedKey
-    from nacosdns.ports import Clock, Link, Registry, Store
+    from nacosdns.ports import Clock, Link, Log, Registry, Store
 
 START_GRACE_S = 3.0
 """How long after start a look-up waits for the first connection before it is called unreachable."""
-SAVE_S = 30.0
-TOMBSTONES_MAX = 10_000
+IDLE_S = 30.0
 
 
 class Keeper:
@@ -71,7 +69,7 @@ class Keeper:
         store: Store,
         clock: Clock,
         rng: Random,
-        log: FilteringBoundLogger,
+        log: Log,
         counters: Counters,
         epoch: int,
     ) -> None:
@@ -90,14 +88,12 @@ class Keeper:
         self.epoch = epoch
         self.fronts = Fronts(self._known, lambda: self.services.revision)
         self._early: list[tuple[Link, Lookup]] = []
-        self._gone: dict[ServiceKey, str] = {}
-        self._unsaved: dict[ServiceKey, None] = {}
+        self._saver = Saver(store, self.services, self.schedule, clock)
         self._pushes: dict[ServiceKey, int] = {}
         self.up: set[str] = set()
         self._down: set[str] = set()
         self._wake = asyncio.Event()
         self._started_at = clock.now()
-        self._saved_at = clock.now()
         self._tasks: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
@@ -108,7 +104,7 @@ class Keeper:
     async def load(self) -> int:
         """Takes what the disk remembers. Returns how many services; external answers are the fronts' business."""
         stored, _ = await self.store.load()
-        count = self.services.restore(decode_snapshot(row.known.body) for row in stored)
+        count = self.services.rest(row.known for row in stored)
         self.services.take_changes()
         self._log.info("keeper.loaded", services=count)
         return count
@@ -125,7 +121,7 @@ class Keeper:
         while True:
             now = self.clock.now()
             self._turn(now)
-            due = min(self.schedule.next_due(now), self.services.next_due() or now + SAVE_S, self._saved_at + SAVE_S)
+            due = min(self.schedule.next_due(now), self.services.next_due() or now + IDLE_S, self._saver.due_at)
             if self._early:
                 due = min(due, self._started_at + START_GRACE_S)
             try:
@@ -141,9 +137,7 @@ class Keeper:
         for action in self.schedule.take(now) if self.registry is not None else ():
             self._start(action)
         self._publish()
-        if now - self._saved_at >= SAVE_S:
-            self._saved_at = now
-            self._save()
+        self._saver.turn(now)
 
     def _start(self, action: Action) -> None:
         if self._tasks is not None:
@@ -151,7 +145,7 @@ class Keeper:
 
     async def stop(self) -> None:
         """Saves what is not on disk yet."""
-        self._save()
+        self._saver.save_all()
         await self.store.flush()
         await self.store.close()
 
@@ -237,7 +231,7 @@ class Keeper:
     def _learn(self, key: ServiceKey, view: ServiceView, source: Source) -> bool:
         before = self.services.disbelieved
         differs = self.services.learn(key, view, source=source, now=self.clock.now(), wall=self.clock.wall())
-        self._unsaved[key] = None
+        self._saver.touch(key)
         self._count[metrics.PUSHES_DISBELIEVED.first] += self.services.disbelieved - before
         return differs
 
@@ -318,7 +312,7 @@ class Keeper:
         feed = self.fronts.add(link)
         for namespace in self.up | self._down:
             feed.reachable(Reachable(namespace, namespace in self.up))
-        feed.full(self.services, self.epoch)
+        feed.full(self.services.keys(), self.epoch)
         self._feed_names(feed)
         self.fronts.send(link)
 
@@ -348,7 +342,7 @@ class Keeper:
         for key in keys:
             if key in self.services and not self.services.is_static(key):
                 self.schedule.asked(key, now)
-                self._unsaved[key] = None
+                self._saver.touch(key)
         self._wake.set()
 
     def _lookup(self, link: Link, frame: Lookup) -> None:
@@ -391,8 +385,8 @@ class Keeper:
             if feed is None or item.key in self.services:
                 continue
             snapshot = decode_snapshot(item.body)
-            if item.key in self._gone or not self.services.restore([snapshot]):
-                feed.removed(item.key, self._gone.get(item.key, "unknown to the keeper"))
+            if item.key in self._saver.gone or not self.services.restore([snapshot]):
+                feed.removed(item.key, self._saver.gone.get(item.key, "unknown to the keeper"))
         self._publish()
         self.fronts.send(link)
 
@@ -410,12 +404,7 @@ class Keeper:
         for snapshot in snapshots:
             if not snapshot.instances:
                 self.schedule.want_catalogue(snapshot.key.namespace, snapshot.key.group)
-        for key in told:
-            self._gone.pop(key, None)
-        self.store.remove_services([key for key, _ in removed])
-        self.store.put_services(
-            [(item, self._asked_wall(key)) for key, item in told.items() if not self.services.is_static(key)]
-        )
+        self._saver.changed(snapshots, [key for key, _ in removed])
         self.fronts.changed(told, removed)
 
     def _feed_names(self, feed: Feed) -> None:
@@ -427,33 +416,10 @@ class Keeper:
     def _bury(self, key: ServiceKey, reason: str) -> None:
         self.schedule.forget(key)
         self._pushes.pop(key, None)
-        self._unsaved.pop(key, None)
-        self._gone[key] = reason
-        if len(self._gone) > TOMBSTONES_MAX:
-            del self._gone[next(iter(self._gone))]
+        self._saver.bury(key, reason)
 
     def _known(self, key: ServiceKey) -> Known | None:
-        return known(self.services.snapshot(key)) if key in self.services else None
-
-    # --- disk
-
-    def _asked_wall(self, key: ServiceKey) -> float:
-        at = self.schedule.asked_at(key)
-        return self.clock.wall() - (self.clock.now() - at) if at else 0.0
-
-    def _save(self) -> None:
-        """Confirmations and times of asking, which change without a new list, go to disk in batches."""
-        keys: Iterable[ServiceKey] = list(self._unsaved)
-        if self.store.take_lost():
-            keys = self.services
-            self.store.remove_services(self._gone)
-        self._unsaved.clear()
-        rows = [
-            (known(self.services.snapshot(key)), self._asked_wall(key))
-            for key in keys
-            if key in self.services and not self.services.is_static(key)
-        ]
-        self.store.put_services(rows)
+        return self.services.known(key) if key in self.services else None
 
     # --- static, policy, operator
 

@@ -24,6 +24,7 @@ from nacosdns.core.naming import AddressName, ServiceName
 from nacosdns.core.schedule import Settings as ScheduleSettings
 from nacosdns.core.services import Settings as ServicesSettings
 from nacosdns.edge import link
+from nacosdns.edge.clock import next_multiple
 from nacosdns.edge.nacos import NacosRegistry
 from nacosdns.edge.nacos_http import settings_of
 from nacosdns.edge.store import SqliteStore
@@ -188,7 +189,7 @@ class KeeperProcess:
     async def _gauges(self) -> None:
         while True:
             self._set_gauges()
-            await asyncio.sleep(GAUGES_S)
+            await next_multiple(GAUGES_S)
 
     def _set_gauges(self) -> None:
         counters = self._child.counters

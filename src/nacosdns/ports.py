@@ -23,6 +23,21 @@ class Clock(Protocol):
     def wall(self) -> float: ...
 
 
+class Log(Protocol):
+    """Events with their facts, one a line; ``exc_info`` among the facts is an exception to show."""
+
+    def debug(self, event: str, **facts: object) -> None: ...
+
+    def info(self, event: str, **facts: object) -> None: ...
+
+    def warning(self, event: str, **facts: object) -> None: ...
+
+    def error(self, event: str, **facts: object) -> None: ...
+
+    def exception(self, event: str, **facts: object) -> None:
+        """An error, with the exception that is being handled."""
+
+
 class RegistryListener(Protocol):
     """Who hears what the registry says by itself. Called on the event loop, never awaited, must not block."""
 
@@ -131,6 +146,7 @@ class Upstream(Protocol):
     ``address`` is ``host``, ``host:port`` or ``[v6]:port``. ``token`` is the caller's; the edge puts a random id that
     is free on its socket into the packet. A reply is handed to the callback given at construction as
     ``received(token, packet) -> bool``: False means "not the answer, go on waiting"; errors as ``failed(token, word)``.
+    After a batch of such calls it calls ``settled()``.
     """
 
     def send(self, address: str, packet: bytes, *, over_tcp: bool, token: int) -> None: ...

@@ -11,11 +11,9 @@ import ipaddress
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-import structlog
-
 from nacosdns import config as configuration
 from nacosdns.core.model import Instance, ServiceKey
-from nacosdns.edge import nacos_http, registrar
+from nacosdns.edge import logs, nacos_http, registrar
 from nacosdns.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -130,7 +128,7 @@ async def hold(wanted: Wish, config: Config, read_password: Callable[[], str]) -
     if not config.nacos.servers and not config.nacos.endpoint:
         raise ConfigError("is empty", key="nacos.servers", remedy="name the Nacos to register in")
     settings = nacos_http.settings_of(config.nacos, read_password(), read_password)
-    holder = registrar.Registrar(settings, wanted.service, wanted.instances, structlog.get_logger(), probe=wanted.probe)
+    holder = registrar.Registrar(settings, wanted.service, wanted.instances, logs.EventLog(), probe=wanted.probe)
     task = asyncio.current_task()
     assert task is not None  # a coroutine that runs is some task's
     for number in (signal.SIGTERM, signal.SIGINT):

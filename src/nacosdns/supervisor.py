@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
 from nacosdns import config as configuration
 from nacosdns.config_load import read_password
@@ -24,7 +22,7 @@ from nacosdns.control import Control
 from nacosdns.core import frames, metrics, watch
 from nacosdns.core.watch import Phase, Watch
 from nacosdns.edge import admin, canary, host, logs, page, rights, sockets
-from nacosdns.edge.clock import HostClock
+from nacosdns.edge.clock import HostClock, next_multiple
 from nacosdns.edge.cover import Cover
 from nacosdns.edge.page import Page, Role, State
 from nacosdns.edge.process import Births
@@ -33,10 +31,9 @@ from nacosdns.errors import ConfigError, NacosdnsError, StartError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from structlog.typing import FilteringBoundLogger
-
     from nacosdns.config import Config
     from nacosdns.edge.process import Process
+    from nacosdns.ports import Log
 
 MODULES: Mapping[str, str] = {
     "keeper": "nacosdns.keeper_process",
@@ -92,7 +89,7 @@ class Supervisor:
         self._gone = asyncio.Event()
         self._stopped = asyncio.Event()
         self._exit_code = 0
-        self._log: FilteringBoundLogger = structlog.get_logger()
+        self._log: Log = logs.EventLog()
 
     def __repr__(self) -> str:
         return f"<Supervisor {self.listeners} {self.watch}>"
@@ -207,7 +204,7 @@ class Supervisor:
                 self._tell(slot, frames.Drain(deadline_s))
             case watch.Cover(own):
                 alarming = own and not self.watch.stopping
-                self._log.log(logging.WARNING if alarming else logging.INFO, "front.covered", sockets=list(own))
+                (self._log.warning if alarming else self._log.info)("front.covered", sockets=list(own))
                 self._cover.set(pair for slot in own for pair in self.listeners.pairs(slot))
 
     def _spawn(self, slot: int) -> None:
@@ -285,7 +282,7 @@ class Supervisor:
     def _exited(self, slot: int, status: int) -> None:
         ward = self.watch.wards[slot]
         expected = ward.phase is Phase.DRAINING or self.watch.stopping
-        self._log.log(logging.INFO if expected else logging.WARNING, "child.exited", **self._who(slot), status=status)
+        (self._log.info if expected else self._log.warning)("child.exited", **self._who(slot), status=status)
         del self.processes[slot]
         self.pages[slot].release()
         self.pages[slot].clear(metrics.gauge_cells())
@@ -328,7 +325,7 @@ class Supervisor:
     async def _judge(self) -> None:
         own = self.pages[watch.SUPERVISOR_SLOT]
         while True:
-            await asyncio.sleep(watch.JUDGE_S)
+            await next_multiple(watch.JUDGE_S)
             now_ns = self.clock.now_ns()
             ages_s = {slot: max(0, now_ns - self.pages[slot].beat_ns) / _NS for slot in self.processes}
             for action in self.watch.judge(now_ns / _NS, ages_s):
@@ -342,7 +339,7 @@ class Supervisor:
     async def _ask_canary(self) -> None:
         """Once a second, when a front should be there; the time of the last answer stands in our page."""
         while True:
-            await asyncio.sleep(CANARY_S)
+            await next_multiple(CANARY_S)
             endpoint = next((item for item in self.listeners.wanted if item not in self.listeners.late), None)
             if endpoint is None or not any(ward.reads for ward in self.watch.wards.values()):
                 continue
@@ -354,7 +351,7 @@ class Supervisor:
     async def _look_around(self) -> None:
         """What changes on a host without telling: addresses, interfaces, the password file, our directory."""
         while True:
-            await asyncio.sleep(LOOK_AROUND_S)
+            await next_multiple(LOOK_AROUND_S)
             present = {str(item.address) for item in host.addresses()}
             for endpoint in [item for item in self.listeners.late if item.host in present]:
                 self.listeners.late.discard(endpoint)

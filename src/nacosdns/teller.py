@@ -1,4 +1,4 @@
-"""What a front tells the keeper by itself: which services are asked for, and what it learned from upstreams.
+"""What a front tells the keeper by itself: what is asked for, what it learned from upstreams, what the keeper lost.
 
 Must not know: queries, answers. Rules: it tells in batches, and soon when the keeper does not follow a service yet;
 while the keeper is away the newest outside answers are kept, the rest are counted.
@@ -7,16 +7,19 @@ while the keeper is away the newest outside answers are kept, the rest are count
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from nacosdns.core import metrics
-from nacosdns.core.frames import Asked, Externals
+from nacosdns.core.book import service_id
+from nacosdns.core.frames import STATE_FRAME_BYTES, Asked, Externals, Have
+from nacosdns.core.spelling import folded_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from nacosdns.core.book import Book
-    from nacosdns.core.frames import External
+    from nacosdns.core.frames import External, Known
     from nacosdns.core.metrics import Counters
     from nacosdns.core.model import ServiceKey
     from nacosdns.ports import Link
@@ -27,6 +30,7 @@ LEARNED_S = 0.1
 KEYS_A_FRAME = 500
 EXTERNALS_A_FRAME = 100
 UNSENT_MAX = 2000
+SERVICES_A_PART = 1_000  # told without a pause: queries come in between
 
 
 class Teller:
@@ -48,6 +52,8 @@ class Teller:
         self._asked_soon = False
         self._learned_timer: asyncio.TimerHandle | None = None
         self._unsent: list[External] = []
+        self._mentioned: set[str] | None = None
+        self._untold: Iterator[str] = iter(())
         self.link: Link | None = None
 
     def __repr__(self) -> str:
@@ -56,8 +62,41 @@ class Teller:
     def joined(self, link: Link) -> None:
         """The keeper is there: it hears what is in use, and what it missed."""
         self.link = link
-        self._report(self._book.page_keys())
+        self._mentioned = set()
+        self._report(self._book.keys_of(self._book.prepared.services()))
         self._send_learned()
+
+    def left(self) -> None:
+        """The keeper is away."""
+        self.link = self._mentioned = None
+
+    def mentioned(self, key: ServiceKey) -> None:
+        """The keeper knows this service."""
+        if self._mentioned is not None:
+            self._mentioned.add(service_id(folded_of(key)))
+
+    def tell_unmentioned(self) -> None:
+        """The keeper told all it knows; what it did not mention it may have lost, and hears from us, part by part."""
+        self._untold = iter(self._book.services())
+        self._tell_part()
+
+    def _tell_part(self) -> None:
+        mentioned = self._mentioned
+        part = list(islice(self._untold, SERVICES_A_PART))
+        if self.link is None or mentioned is None or not part:
+            self._mentioned = None
+            return
+        items: list[Known] = []
+        size = 0
+        for known in self._book.known(service for service in part if service not in mentioned):
+            items.append(known)
+            size += len(known.body)
+            if size > STATE_FRAME_BYTES:
+                self.link.send(Have(tuple(items)))
+                items, size = [], 0
+        if items:
+            self.link.send(Have(tuple(items)))
+        asyncio.get_running_loop().call_soon(self._tell_part)
 
     def note(self, *, urgent: bool) -> None:
         """A service was asked for; ``urgent`` when the keeper does not follow it yet."""
@@ -73,9 +112,9 @@ class Teller:
         self._asked_timer = None
         self._report(self._take_asked())
 
-    def report_used(self) -> None:
-        """Tells which prepared answers were used since the last time; called now and then."""
-        self._report(self._book.asked_since())
+    def report_used(self, pages_max: int) -> None:
+        """Tells which prepared answers were used since they were looked at last; so many are looked at in one call."""
+        self._report(self._book.keys_of(self._book.prepared.used(pages_max)))
 
     def _report(self, keys: Iterable[ServiceKey]) -> None:
         if self.link is None:
@@ -91,7 +130,10 @@ class Teller:
 
     def _send_learned(self) -> None:
         self._learned_timer = None
-        self._unsent += self._take_learned()
+        learned = list(self._take_learned())
+        self._unsent += learned
+        if learned:
+            self.learned()  # it gives only so many at once
         if self.link is None or self.link.congested:
             lost = max(0, len(self._unsent) - UNSENT_MAX)
             self._count[metrics.EXTERNALS_UNSENT.first] += lost

@@ -7,6 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
+from nacosdns.core.composing import Reply
+from nacosdns.core.model import Query
+from nacosdns.core.pipeline import Chase
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -21,6 +27,15 @@ class Waiter(Protocol):
     depth: int
 
     def give(self, packet: bytes | None) -> None: ...
+
+
+class Question(msgspec.Struct, frozen=True, gc=False):
+    """One question that waits; ``otherwise`` is said when a look-up does not come in time."""
+
+    query: Query
+    waiter: Waiter
+    started: float
+    otherwise: Reply | Chase | None = None
 
 
 class UdpWaiter:

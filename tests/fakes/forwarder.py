@@ -39,7 +39,9 @@ class Forwarder:
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
         self._loop = asyncio.get_running_loop()
-        self.sockets = UpstreamSockets(self._received, self._failed, self._group.create_task, limits=self._limits)
+        self.sockets = UpstreamSockets(
+            self._received, self._failed, self._group.create_task, settled=self._work, limits=self._limits
+        )
         self.set_upstreams(*self._addresses, own=self._own)
         return self
 
@@ -65,13 +67,10 @@ class Forwarder:
         return outcome if isinstance(outcome, Hit | Failed) else await future
 
     def _received(self, token: int, packet: bytes) -> bool:
-        taken = self.forwarding.received(token, packet, self._loop.time(), time.time())
-        self._work()
-        return taken
+        return self.forwarding.received(token, packet, self._loop.time(), time.time())
 
     def _failed(self, token: int, word: str) -> None:
         self.forwarding.failed(token, word, self._loop.time())
-        self._work()
 
     def _tick(self) -> None:
         self._timer = None

@@ -204,6 +204,7 @@ class FakeUpstream:
         self.calls: list[str] = []
         self.received: Callable[[int, bytes], bool] | None = None
         self.failed: Callable[[int, str], None] | None = None
+        self.settled: Callable[[], None] = lambda: None
         self._wanted: set[int] = set()
 
     def send(self, address: str, packet: bytes, *, over_tcp: bool, token: int) -> None:
@@ -225,6 +226,7 @@ class FakeUpstream:
         if resolver.mood == "refuses":
             self._wanted.discard(token)
             self.failed(token, "refused")
+            self.settled()
             return
         reply = query.reply(ra=1, aa=0)
         values = resolver.records.get((name, qtype), [])
@@ -240,6 +242,7 @@ class FakeUpstream:
             reply.add_auth(*dnslib.RR.fromZone("test. 30 IN SOA ns.test. root.test. 1 60 60 60 30"))
         if self.received(token, bytes(reply.pack())):
             self._wanted.discard(token)
+        self.settled()
 
     def release(self, token: int) -> None:
         self._wanted.discard(token)

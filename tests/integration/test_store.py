@@ -17,7 +17,7 @@ import structlog
 
 from nacosdns.core.frames import External, decode_snapshot, known
 from nacosdns.core.model import Instance, ServiceKey, Snapshot
-from nacosdns.edge.store import FILE, SqliteStore, read
+from nacosdns.edge.store import FILE, SqliteStore, read, reading
 from nacosdns.errors import StoreDamaged, StoreError
 
 LOG = structlog.get_logger()
@@ -80,6 +80,27 @@ def test_outside_answers_are_bounded_and_the_oldest_go(tmp_path: Path) -> None:
     asyncio.run(work())
 
     assert [item.stored_at for item in read(str(tmp_path)).externals] == [15.0, 16.0, 17.0, 18.0, 19.0]
+
+
+def test_outside_answers_stay_bounded_when_they_come_one_by_one(tmp_path: Path) -> None:
+    counts = []
+
+    async def work() -> None:
+        store = await write(tmp_path, 0, entries=200)
+        for start in range(0, 1000, 7):
+            store.put_externals(
+                External(b"\x03%03d\x00\x00\x01\x00\x01" % n, 0, b"reply", float(n), 60)
+                for n in range(start, start + 7)
+            )
+            await store.flush()
+            counts.append(len(read(str(tmp_path)).externals))
+        await store.close()
+
+    asyncio.run(work())
+
+    assert max(counts) <= 200
+    assert min(counts[30:]) >= 198 - 7
+    assert max(item.stored_at for item in read(str(tmp_path)).externals) == 1000.0
 
 
 def test_a_bad_row_is_skipped_and_counted_and_the_others_are_served(tmp_path: Path) -> None:
@@ -237,3 +258,43 @@ def test_garbage_is_named_damaged(tmp_path: Path) -> None:
 
     with pytest.raises(StoreDamaged, match="not a database"):
         read(str(tmp_path))
+
+
+def test_a_front_reads_what_was_asked_last_first_then_one_by_name_then_all_in_parts(tmp_path: Path) -> None:
+    async def write_with_times() -> None:
+        store = SqliteStore(str(tmp_path), external_entries=100, log=LOG)
+        await store.load()
+        store.put_services((known(snapshot(number)), float(number)) for number in range(25))
+        store.put_externals([external(1)])
+        await store.close()
+
+    asyncio.run(write_with_times())
+    with reading(str(tmp_path)) as disk:
+        recent = disk.recent(3)
+        found, missing = disk.find(snapshot(7).key), disk.find(snapshot(99).key)
+        parts = list(disk.parts(10))
+
+    assert [row.known.key.service for row in recent.services] == ["s24", "s23", "s22"]
+    assert recent.externals == (external(1),)
+    assert found is not None
+    assert decode_snapshot(found.known.body) == snapshot(7)
+    assert missing is None
+    assert [len(rows) for rows in parts] == [10, 10, 5]
+    assert {row.known.key.service for rows in parts for row in rows} == {f"s{number}" for number in range(25)}
+
+
+def test_a_reader_of_no_file_finds_nothing(tmp_path: Path) -> None:
+    with reading(str(tmp_path)) as disk:
+        assert disk.recent(10).services == ()
+        assert disk.find(snapshot(1).key) is None
+        assert list(disk.parts(10)) == []
+
+
+def test_a_row_that_holds_another_service_than_its_name_says_is_skipped_and_counted(tmp_path: Path) -> None:
+    asyncio.run(fill(tmp_path, 3))
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("UPDATE services SET service = 'other' WHERE service = 's1'")
+    connection.close()
+
+    assert services(tmp_path) == {"s0", "s2"}
+    assert read(str(tmp_path)).damaged == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import struct
 import time
@@ -11,37 +12,46 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 import uvloop
 
-from nacosdns.edge.udp import BATCH, IN_BYTES, SO_TIMESTAMPNS, make_door
+from nacosdns.core.balance import Member, RoundRobin
+from nacosdns.core.metrics import BATCH_TIME, Counters
+from nacosdns.core.page import WINDOW, Page
+from nacosdns.core.prepared import Prepared
+from nacosdns.edge.clock import HostClock
+from nacosdns.edge.udp import BATCH, IN_BYTES, SO_TIMESTAMPNS, make_door, reply_vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from nacosdns.core.balance import Orders
     from nacosdns.edge.udp import Client, UdpDoor
 
-PREPARED = b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00prepared-question"
+QUESTION = b"\x08prepared\x05nacos\x00\x00\x01\x00\x01"
+PREPARED = b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + QUESTION
+CELL = 7
+CLOCK = HostClock()
 
 
-class Page:
-    """As much of a book's page as the door reads."""
+class Table(Prepared):
+    """A table with three records that take turns, and finished replies for one packet."""
 
-    def __init__(self) -> None:
-        self.cursor = -1
-        self.size = 3
-        self.turn = 1
-        self.cell = 7
+    def __init__(self, *, portable: bool, balancer: type = RoundRobin) -> None:
+        super().__init__(None if portable else reply_vector())
+        members = tuple(Member(name) for name in ("a", "b", "c"))
+        records = tuple(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x01\x00\x04\x0a\x00\x00" + bytes([n]) for n in (1, 2, 3))
+        drawn = balancer(members, random.Random(3), b"")
+        self.turning = Page("prepared", records, balancer=drawn, take=1, cell=CELL)
+        self.keep(QUESTION[:-4], 1, self.turning)
+        for _ in range(2):
+            self.similar(PREPARED)
+        self.entry = self.packets[PREPARED]
+        self.turning.cursor = -1
+        for _ in range(self.turning.turns):
+            self.next_reply(self.entry)
+        self.turning.cursor = -1
 
-
-class Entry:
-    """Three prepared replies that rotate."""
-
-    def __init__(self) -> None:
-        self.page = Page()
-        self.turn = 1
-        self.replies = [b"-first", b"-second", b"-third"]
-
-    def reply(self) -> bytes:
-        self.page.cursor = (self.page.cursor + 1) % 3
-        return self.replies[self.page.cursor]
+    @property
+    def replies(self) -> list[bytes]:
+        return [bytes(bytearray(reply)) for reply in self.entry.replies[:3]]
 
 
 class Owner:
@@ -51,7 +61,10 @@ class Owner:
         self.slow_packets: list[bytes] = []
         self.clients: list[Client] = []
         self.kept: list[tuple[bytes, Client, UdpDoor]] = []
-        self.cells: dict[int, int] = {}
+        self.counts = Counters()
+        self.batches = [0] * len(BATCH_TIME)
+        self.unsettled = False
+        self.settled = 0
         self.words: list[str] = []
 
     def slow(self, packet: bytes, client: Client, door: UdpDoor) -> bytes | None:
@@ -60,14 +73,14 @@ class Owner:
         if packet.endswith(b"drop"):
             return None
         if packet.endswith(b"later"):
+            self.unsettled = True
             self.kept.append((packet, client, door))
             return None
         return packet[:2] + b"-slow"
 
-    def batch(self, cells: dict[int, int], elapsed_us: int) -> None:
-        assert elapsed_us >= 0
-        for cell, times in cells.items():
-            self.cells[cell] = self.cells.get(cell, 0) + times
+    def settle(self) -> None:
+        self.unsettled = False
+        self.settled += 1
 
     def dropped(self, reason: str) -> None:
         self.words.append(reason)
@@ -149,18 +162,27 @@ def run(loop: asyncio.AbstractEventLoop, door: UdpDoor, until: Callable[[], bool
     loop.run_until_complete(work())
 
 
+def reply_late(loop: asyncio.AbstractEventLoop, owner: Owner) -> None:
+    async def work() -> None:
+        for packet, client, door in owner.kept:
+            door.reply(client, packet[:2] + b"-late")
+        await asyncio.sleep(0.01)
+
+    loop.run_until_complete(work())
+
+
 def test_prepared_replies_rotate_keep_their_id_and_are_counted(loop: asyncio.AbstractEventLoop, portable: bool) -> None:
-    owner, entry = Owner(), Entry()
+    owner, table = Owner(), Table(portable=portable)
     with server() as sock:
-        door = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
         asker = Asker(sock.getsockname()[1])
         for number in range(6):
             asker.send(struct.pack("!H", number) + PREPARED)
-        run(loop, door, lambda: owner.cells.get(7) == 6)
+        run(loop, door, lambda: owner.counts[CELL] == 6)
         replies = asker.received()
 
-    assert replies == [struct.pack("!H", n) + entry.replies[n % 3] for n in range(6)]
-    assert owner.cells == {7: 6}
+    assert replies == [struct.pack("!H", n) + table.replies[n % 3] for n in range(6)]
+    assert owner.counts[CELL] == sum(owner.counts.values()) == 6
     assert owner.slow_packets == []
 
 
@@ -168,24 +190,24 @@ def test_a_batch_may_mix_prepared_slow_dropped_and_later_replies(
     loop: asyncio.AbstractEventLoop,
     portable: bool,
 ) -> None:
-    owner, entry = Owner(), Entry()
+    owner, table = Owner(), Table(portable=portable)
     kinds = {b"p": PREPARED, b"s": b"slow-question", b"d": b"drop", b"l": b"later"}
     with server() as sock:
-        door = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
         asker = Asker(sock.getsockname()[1])
         for number in range(200):
             asker.send(struct.pack("!H", number) + list(kinds.values())[number % 4])
-        run(loop, door, lambda: owner.cells.get(7) == 50 and len(owner.slow_packets) == 150)
+        run(loop, door, lambda: owner.counts[CELL] == 50 and len(owner.slow_packets) == 150)
         at_once = asker.received()
-        for packet, client, kept_door in owner.kept:
-            kept_door.reply(client, packet[:2] + b"-late")
+        reply_late(loop, owner)
         late = asker.received()
     by_id = {struct.unpack("!H", reply[:2])[0]: reply[2:] for reply in at_once}
 
     assert len(at_once) == len(by_id) == 100
     assert all(by_id[number] == b"-slow" for number in range(200) if number % 4 == 1)
-    assert all(by_id[number] in entry.replies for number in range(200) if number % 4 == 0)
+    assert all(by_id[number] in table.replies for number in range(200) if number % 4 == 0)
     assert sorted(reply[2:] for reply in late) == [b"-late"] * 50
+    assert 1 <= owner.settled <= 200 // (BATCH // 2)
 
 
 @pytest.mark.parametrize(("bound", "asked"), [("0.0.0.0", "127.0.0.5"), ("0.0.0.0", "127.8.9.10"), ("::", "::1")])
@@ -195,19 +217,18 @@ def test_a_wildcard_socket_answers_from_the_address_that_was_asked(
     bound: str,
     asked: str,
 ) -> None:
-    owner, entry = Owner(), Entry()
+    owner, table = Owner(), Table(portable=portable)
     with server(bound) as sock:
-        door = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
         asker = Asker(sock.getsockname()[1], asked)
         asker.send(b"\0\1" + PREPARED)
         asker.send(b"\0\2" + b"slow")
         asker.send(b"\0\3" + b"later")
         run(loop, door, lambda: len(owner.slow_packets) == 2)
-        packet, client, kept_door = owner.kept[0]
-        kept_door.reply(client, packet[:2] + b"-late")
+        reply_late(loop, owner)
         replies = asker.received()
 
-    assert sorted(replies) == [b"\0\1-first", b"\0\2-slow", b"\0\3-late"]
+    assert sorted(replies) == [b"\0\1" + table.replies[0], b"\0\2-slow", b"\0\3-late"]
     assert all(len(client.address) == (16 if ":" in asked else 4) for client in owner.clients)
 
 
@@ -215,16 +236,16 @@ def test_a_packet_larger_than_the_buffer_is_dropped_and_the_next_is_answered(
     loop: asyncio.AbstractEventLoop,
     portable: bool,
 ) -> None:
-    owner, entry = Owner(), Entry()
+    owner, table = Owner(), Table(portable=portable)
     with server() as sock:
-        door = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
         asker = Asker(sock.getsockname()[1])
         asker.send(bytes(IN_BYTES + 10))
         asker.send(b"\0\1" + PREPARED)
-        run(loop, door, lambda: owner.cells.get(7) == 1)
+        run(loop, door, lambda: owner.counts[CELL] == 1)
         replies = asker.received()
 
-    assert replies == [b"\0\1-first"]
+    assert replies == [b"\0\1" + table.replies[0]]
     assert owner.words == ["malformed"]
 
 
@@ -232,14 +253,14 @@ def test_a_client_whose_socket_is_gone_does_not_take_the_others_answers_with_it(
     loop: asyncio.AbstractEventLoop,
     portable: bool,
 ) -> None:
-    owner, entry = Owner(), Entry()
+    owner, table = Owner(), Table(portable=portable)
     with server() as sock:
-        door = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
         gone, there = Asker(sock.getsockname()[1]), Asker(sock.getsockname()[1])
         for number in range(BATCH):
             (gone if number % 3 == 0 else there).send(struct.pack("!H", number) + PREPARED)
         gone.sock.close()
-        run(loop, door, lambda: owner.cells.get(7) == BATCH)
+        run(loop, door, lambda: owner.counts[CELL] == BATCH)
         replies = there.received()
 
     assert len(replies) == BATCH - len(range(0, BATCH, 3))
@@ -249,17 +270,17 @@ def test_a_spoofed_source_port_of_zero_is_not_answered_and_harms_nobody(
     loop: asyncio.AbstractEventLoop,
     portable: bool,
 ) -> None:
-    owner, entry = Owner(), Entry()
+    owner, table = Owner(), Table(portable=portable)
     with server() as sock:
         port = sock.getsockname()[1]
-        door = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
         asker = Asker(port)
         for number in range(10):
             asker.send(struct.pack("!H", number) + PREPARED)
             if number == 4:
                 _spoof_port_zero(port, b"\0\0" + PREPARED)
                 _spoof_port_zero(port, b"\0\0slow")
-        run(loop, door, lambda: owner.cells.get(7, 0) >= 10)
+        run(loop, door, lambda: owner.counts[CELL] >= 10)
         replies = asker.received()
 
     assert len(replies) == 10
@@ -277,35 +298,35 @@ def test_addresses_not_judged_yet_go_the_slow_way_even_when_prepared(
     loop: asyncio.AbstractEventLoop,
     portable: bool,
 ) -> None:
-    owner, entry = Owner(), Entry()
+    owner, table = Owner(), Table(portable=portable)
     judged = {socket.inet_aton("127.0.0.2"): True}
     with server() as sock:
-        door = make_door(sock, {PREPARED: entry}, owner, allowed=judged, portable=portable)  # type: ignore[dict-item]
+        door = make_door(sock, table, owner, CLOCK.now, allowed=judged, portable=portable)
         known, unknown = (Asker(sock.getsockname()[1], source=address) for address in ("127.0.0.2", "127.0.0.3"))
         known.send(b"\0\1" + PREPARED)
         unknown.send(b"\0\2" + PREPARED)
-        run(loop, door, lambda: len(owner.slow_packets) == 1 and owner.cells.get(7) == 1)
+        run(loop, door, lambda: len(owner.slow_packets) == 1 and owner.counts[CELL] == 1)
         replies = known.received(), unknown.received()
 
-    assert replies == ([b"\0\1-first"], [b"\0\2-slow"])
+    assert replies == ([b"\0\1" + table.replies[0]], [b"\0\2-slow"])
 
 
 def test_after_a_pause_packets_older_than_two_seconds_are_dropped_and_counted(
     loop: asyncio.AbstractEventLoop,
     portable: bool,
 ) -> None:
-    owner, entry = Owner(), Entry()
+    owner, table = Owner(), Table(portable=portable)
     with server() as sock:
-        door = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
         asker = Asker(sock.getsockname()[1])
         asker.send(b"\0\1" + PREPARED)
         asker.send(b"\0\2slow")
         time.sleep(2.2)
         asker.send(b"\0\3" + PREPARED)
-        run(loop, door, lambda: owner.cells.get(7) == 1)
+        run(loop, door, lambda: owner.counts[CELL] == 1)
         replies = asker.received()
 
-    assert replies == [b"\0\3-first"]
+    assert replies == [b"\0\3" + table.replies[0]]
     assert owner.words == ["old", "old"]
 
 
@@ -313,35 +334,115 @@ def test_a_closed_door_leaves_packets_for_whoever_reads_the_socket_next(
     loop: asyncio.AbstractEventLoop,
     portable: bool,
 ) -> None:
-    owner, entry = Owner(), Entry()
+    owner, table = Owner(), Table(portable=portable)
     with server() as sock:
-        first = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
+        first = make_door(sock, table, owner, CLOCK.now, portable=portable)
         asker = Asker(sock.getsockname()[1])
         run(loop, first, lambda: True)
         asker.send(b"\0\1" + PREPARED)
-        second = make_door(sock, {PREPARED: entry}, owner, portable=portable)  # type: ignore[dict-item]
-        run(loop, second, lambda: owner.cells.get(7) == 1)
+        second = make_door(sock, table, owner, CLOCK.now, portable=portable)
+        run(loop, second, lambda: owner.counts[CELL] == 1)
 
-    assert owner.cells == {7: 1}
+    assert owner.counts[CELL] == 1
 
 
 def test_a_reply_that_cannot_be_drawn_costs_one_answer_and_not_the_batch(
     loop: asyncio.AbstractEventLoop,
     portable: bool,
 ) -> None:
-    class Broken(Entry):
-        def reply(self) -> bytes:
-            raise ZeroDivisionError
+    class Broken(RoundRobin):
+        """Draws one window, and then fails."""
 
-    owner, broken = Owner(), Broken()
-    broken.page.size = 0
-    other = PREPARED[:-1] + b"N"
+        windows = 0
+
+        def __init__(self, *given: object) -> None:
+            super().__init__(*given)  # type: ignore[arg-type]
+            self.cycle = 0
+
+        def window(self, count: int, places: int, client: bytes = b"") -> Orders:
+            self.windows += 1
+            if self.windows > 1:
+                raise ZeroDivisionError
+            return super().window(count, places, client)
+
+    owner, table = Owner(), Table(portable=portable, balancer=Broken)
+    table.turning.cursor = WINDOW - 2
+    last = table.entry.replies[WINDOW - 1]
     with server() as sock:
-        door = make_door(sock, {PREPARED: broken, other: Entry()}, owner, portable=portable)  # type: ignore[dict-item]
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
         asker = Asker(sock.getsockname()[1])
-        for packet in (other, PREPARED, other):
-            asker.send(b"\0\1" + packet)
-        run(loop, door, lambda: "surprise" in owner.words)
+        for number in range(3):
+            asker.send(bytes([0, number]) + (PREPARED if number < 2 else b"slow"))
+        run(loop, door, lambda: "surprise" in owner.words and len(owner.slow_packets) == 1)
         replies = asker.received()
 
-    assert replies == [b"\0\1-first", b"\0\1-sorry", b"\0\1-second"]
+    assert replies == [b"\0\0" + last, b"\0\1-sorry", b"\0\2-slow"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        PREPARED.replace(b"prepared", b"PrePareD"),
+        PREPARED[:9] + b"\x01" + QUESTION + b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x0c\x00\x0a\x00\x08abcdefgh",
+    ],
+    ids=["another case", "a cookie"],
+)
+def test_a_packet_that_differs_in_case_or_options_is_answered_from_the_same_page(
+    loop: asyncio.AbstractEventLoop, portable: bool, asked: bytes
+) -> None:
+    owner, table = Owner(), Table(portable=portable)
+    with server() as sock:
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
+        asker = Asker(sock.getsockname()[1])
+        for number in range(3):
+            asker.send(bytes([0, number]) + (asked if number % 2 else PREPARED))
+        run(loop, door, lambda: owner.counts[CELL] == 3)
+        replies = asker.received()
+
+    assert [reply[:2] for reply in replies] == [b"\0\0", b"\0\1", b"\0\2"]
+    assert [reply[12 + len(QUESTION) :][15] for reply in replies] == [
+        reply[10 + len(QUESTION) :][15] for reply in table.replies
+    ]
+    assert replies[1][12 : 12 + len(QUESTION)] == asked[10 : 10 + len(QUESTION)]
+    assert owner.slow_packets == []
+
+
+def test_what_is_dropped_while_it_is_on_its_way_is_still_sent_whole(
+    loop: asyncio.AbstractEventLoop, portable: bool
+) -> None:
+    class Dropping(Owner):
+        """A query that takes away what was prepared, and makes many objects in its place."""
+
+        def slow(self, packet: bytes, client: Client, door: UdpDoor) -> bytes | None:
+            table.drop("prepared")
+            del table.entry
+            self.rubbish = [bytes([255]) * size for size in range(40, 120) for _ in range(20)]
+            return super().slow(packet, client, door)
+
+    owner, table = Dropping(), Table(portable=portable)
+    expected = [bytes(bytearray(reply)) for reply in table.replies]
+    with server() as sock:
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
+        asker = Asker(sock.getsockname()[1])
+        for number in range(3):
+            asker.send(bytes([0, number]) + PREPARED)
+        asker.send(b"\0\3slow")
+        run(loop, door, lambda: len(owner.slow_packets) == 1)
+        replies = asker.received()
+
+    assert replies == [bytes([0, number]) + expected[number] for number in range(3)] + [b"\0\3-slow"]
+    assert table.retired == []
+
+
+def test_what_holds_for_a_while_only_is_not_said_afterwards(loop: asyncio.AbstractEventLoop, portable: bool) -> None:
+    owner, table = Owner(), Table(portable=portable)
+    other = PREPARED.replace(b"prepared", b"outsider")
+    for _ in range(2):
+        table.keep_packet(b"\0\0" + other, b"\0\0" + other + b"-answer", cell=CELL, until=CLOCK.now(), about=())
+    with server() as sock:
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
+        asker = Asker(sock.getsockname()[1])
+        asker.send(b"\0\1" + other)
+        run(loop, door, lambda: len(owner.slow_packets) == 1)
+
+    assert table.packets.keys() == {PREPARED}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -59,7 +60,9 @@ class Sockets:
         self.words: dict[int, str] = {}
         self.denied = 0
         self.is_picky = False
-        self.edge = UpstreamSockets(self._received, self._failed, spawn, limits=limits, rng=rng)
+        self.told = 0  # since the last call of ``settled``
+        self.batches: list[int] = []
+        self.edge = UpstreamSockets(self._received, self._failed, spawn, settled=self._settled, limits=limits, rng=rng)
         self._token = 0
 
     def send(self, address: str, name: str = "ext.test", *, over_tcp: bool = False) -> int:
@@ -73,7 +76,12 @@ class Sockets:
         while not all(token in self.packets or token in self.words for token in tokens):
             await asyncio.sleep(0.005)
 
+    def _settled(self) -> None:
+        self.batches.append(self.told)
+        self.told = 0
+
     def _received(self, token: int, packet: bytes) -> bool:
+        self.told += 1
         assert token not in self.packets
         if self.is_picky and TRUTH not in str(DNSRecord.parse(packet)):
             self.denied += 1
@@ -82,6 +90,7 @@ class Sockets:
         return True
 
     def _failed(self, token: int, word: str) -> None:
+        self.told += 1
         assert token not in self.packets
         assert token not in self.words
         self.words[token] = word
@@ -230,6 +239,30 @@ def test_a_closed_port_fails_everything_on_the_socket_as_refused(run: Run, stub:
             again = edge.send(stub.address)
             await edge.settled(again)
             assert again in edge.packets
+
+    run(work())
+
+
+def test_one_call_ends_a_batch_of_replies_or_failures(run: Run, stub: StubUpstream) -> None:
+    async def work() -> None:
+        async with sockets(Limits(slots=1)) as edge:
+            udp = [edge.send(stub.address) for _ in range(20)]
+            time.sleep(0.3)  # they all wait on the socket when the loop looks at it
+            await edge.settled(*udp)
+            replies = list(edge.batches)
+            tcp = edge.send(stub.address, over_tcp=True)
+            await edge.settled(tcp)
+            stub.is_mute = True
+            lost = [edge.send(stub.address) for _ in range(5)]
+            await asyncio.sleep(0.05)
+            stub.close_port()
+            lost += [edge.send(stub.address) for _ in range(2)]
+            await edge.settled(*lost)
+
+            assert (sum(replies), edge.told) == (20, 0)
+            assert len(replies) < 20
+            assert edge.batches[len(replies)] == 1
+            assert max(edge.batches[len(replies) :]) >= 5
 
     run(work())
 

@@ -111,6 +111,7 @@ class Scenario:
             log=self.log,
         )
         self.upstream.received, self.upstream.failed = self.front.received, self.front.failed
+        self.upstream.settled = self.front.settled
         self.front.use_upstream(self.upstream)
         self.forwarding.set_upstreams(self.config.forward.upstreams, Ours(), now)
         self.front.start()
@@ -233,6 +234,8 @@ class Scenario:
             packet = self.front._take(bytes(query.pack()), ended, client=client, over_tcp=bool(match[4]))
             if packet is not None:
                 ended.give(packet)
+            if self.front.unsettled:
+                self.front.settle()
             self.asked.append((words, ended))
 
     async def do_keeper(self, words: str) -> None:

@@ -144,6 +144,15 @@ def test_s27_shares_are_exact_in_every_cycle(parts: list[int], unit: float, seed
         assert [counted[index] for index in range(len(parts))] == parts
 
 
+@given(st.lists(st.integers(1, 4), min_size=33, max_size=60), st.integers(0, 2**32))
+def test_an_order_of_many_members_lists_them_by_their_next_pick(parts: list[int], seed: int) -> None:
+    orders = Weighted(members(*map(float, parts)), random.Random(seed), b"").window(3 * sum(parts), 8)
+    upcoming = [order[0] for order in orders]
+
+    for at, order in enumerate(orders[: sum(parts)]):
+        assert order == tuple(dict.fromkeys(upcoming[at:]))[:8]
+
+
 @pytest.mark.parametrize(
     ("weights", "cycle"),
     [

@@ -11,6 +11,7 @@ import dns.rrset
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from nacosdns.core import dnswire
 from nacosdns.core.model import Edns, Query, Rcode
@@ -41,6 +42,10 @@ def upstream(
 def asking(name: str = "ext.test", *, edns: Edns | None = None, over_tcp: bool = False, flags: int = 0x0100) -> Query:
     wire = dnswire.text_name(name)
     return Query(7, flags, wire + b"\0\1\0\1", wire.lower(), dnswire.labels_of(wire), 1, 1, edns, over_tcp)
+
+
+def kept_of(packet: bytes) -> bytes:
+    return dnswire.strip_opt(packet, dnswire.scan_reply(packet))
 
 
 def read(packet: bytes) -> dns.message.Message:
@@ -166,11 +171,30 @@ def test_s60_any_bytes_are_a_reply_or_a_wire_error(
 ) -> None:
     counts = bytes((0, answers, 0, authorities, 0, additionals))
     for packet in (body, b"\0\1\x80\0\0\1" + counts + QUESTION + body, b"\0\1\x80\0\0\0" + counts + body):
-        for reader in (dnswire.scan_reply, dnswire.strip_opt, dnswire.answer_records):
+        for reader in (dnswire.scan_reply, kept_of, dnswire.answer_records):
             try:
                 reader(packet)
             except WireError:
                 continue
+
+
+@pytest.mark.parametrize("flags", ["QR RD RA", "QR TC RA"])
+@pytest.mark.parametrize("question", [QUESTION, QUESTION.replace(b"ext", b"EXT")])
+def test_a_reply_that_repeats_the_question_sent_is_scanned_alike(flags: str, question: bytes) -> None:
+    packet = upstream(answer=A_RECORDS, authority=SOA, flags=flags).replace(b"\3ext", question[:4])
+
+    scan = dnswire.scan_reply(packet, question)
+
+    assert scan.question is question
+    assert structs.replace(scan, question=QUESTION) == dnswire.scan_reply(packet)
+
+
+@pytest.mark.parametrize(
+    "packet", [b"\0\1\1\0\0\1" + bytes(6) + QUESTION, b"\0\1\x80\0\0\2" + bytes(6) + QUESTION * 2, b"\0\1\x80"]
+)
+def test_a_packet_that_is_no_reply_is_refused_although_it_has_the_question_sent(packet: bytes) -> None:
+    with pytest.raises(WireError):
+        dnswire.scan_reply(packet, QUESTION)
 
 
 # Ages
@@ -205,25 +229,25 @@ def test_s47_a_stale_reply_has_thirty_seconds_in_all_records() -> None:
 def test_a_kept_reply_has_no_opt_and_is_otherwise_the_same() -> None:
     packet = upstream(answer=ONE, authority=NS_RECORDS, additional=GLUE)
 
-    kept = dnswire.strip_opt(packet)
+    kept = kept_of(packet)
 
-    assert kept == upstream(answer=ONE, authority=NS_RECORDS, additional=GLUE, edns=False)
-    assert dnswire.strip_opt(kept) == kept
+    assert kept == b"\0\0" + upstream(answer=ONE, authority=NS_RECORDS, additional=GLUE, edns=False)[2:]
+    assert kept_of(kept) == kept
 
 
 def test_what_stands_behind_the_opt_goes_with_it() -> None:
     packet = upstream(answer=A_RECORDS, additional=GLUE)
     signed = packet[:11] + b"\3" + packet[12:] + b"\1k\0\0\xfa\0\xff\0\0\0\0\0\0"
 
-    kept = dnswire.strip_opt(signed)
+    kept = kept_of(signed)
 
-    assert kept == dnswire.strip_opt(packet)
+    assert kept == kept_of(packet)
 
 
 def test_an_opt_that_is_not_among_the_additional_records_is_left_alone() -> None:
     packet = b"\0\1\x80\0\0\1\0\1\0\0\0\0" + QUESTION + b"\0\0\x29\4\xd0\0\0\0\0\0\0"
 
-    assert dnswire.strip_opt(packet) == packet
+    assert kept_of(packet) == b"\0\0" + packet[2:]
 
 
 def test_a_pointer_to_a_question_that_is_not_there_is_refused() -> None:
@@ -234,7 +258,7 @@ def test_a_pointer_to_a_question_that_is_not_there_is_refused() -> None:
 
 
 def test_s64_the_question_and_its_owner_names_come_back_in_the_case_asked() -> None:
-    kept = dnswire.strip_opt(upstream(answer=ONE))
+    kept = kept_of(upstream(answer=ONE))
 
     reply = dnswire.reply_for(asking("ExT.TeSt"), kept, size_max=512)
 
@@ -272,7 +296,7 @@ def test_s64_bytes_inside_rdata_are_left_alone() -> None:
 
 
 def test_id_and_flags_are_the_querys_and_aa_is_cleared() -> None:
-    kept = dnswire.strip_opt(upstream(answer=A_RECORDS, flags="QR AA RD AD", rcode="NXDOMAIN"))
+    kept = kept_of(upstream(answer=A_RECORDS, flags="QR AA RD AD", rcode="NXDOMAIN"))
 
     plain = read(dnswire.reply_for(asking(flags=0x0010), kept, size_max=512))
     wants_ad = read(dnswire.reply_for(asking(flags=0x0120), kept, size_max=512))
@@ -285,7 +309,7 @@ def test_id_and_flags_are_the_querys_and_aa_is_cleared() -> None:
 
 
 def test_a_kept_reply_serves_clients_with_and_without_edns() -> None:
-    kept = dnswire.strip_opt(upstream(answer=A_RECORDS, additional=GLUE))
+    kept = kept_of(upstream(answer=A_RECORDS, additional=GLUE))
 
     without = read(dnswire.reply_for(asking(), kept, size_max=512))
     with_edns = read(dnswire.reply_for(asking(edns=Edns(4096, dnssec_ok=True)), kept, size_max=1232))
@@ -299,7 +323,7 @@ SIXTY = "\n".join(f"ext.test. 60 IN A 192.0.2.{i}" for i in range(60))
 
 @pytest.mark.parametrize("edns", [None, Edns(700)])
 def test_s53_s55_sixty_addresses_are_cut_to_whole_records_with_tc(edns: Edns | None) -> None:
-    kept = dnswire.strip_opt(upstream(answer=SIXTY, authority=NS_RECORDS, additional=GLUE))
+    kept = kept_of(upstream(answer=SIXTY, authority=NS_RECORDS, additional=GLUE))
     asked = asking(edns=edns)
     size_max = dnswire.size_limit(asked)
 
@@ -313,7 +337,7 @@ def test_s53_s55_sixty_addresses_are_cut_to_whole_records_with_tc(edns: Edns | N
 
 
 def test_s55_tcp_gets_all_sixty() -> None:
-    kept = dnswire.strip_opt(upstream(answer=SIXTY, additional=GLUE))
+    kept = kept_of(upstream(answer=SIXTY, additional=GLUE))
 
     reply = read(dnswire.reply_for(asking(over_tcp=True), kept, size_max=65535))
 
@@ -323,7 +347,7 @@ def test_s55_tcp_gets_all_sixty() -> None:
 
 def test_additional_records_go_first_and_without_tc() -> None:
     glue = "\n".join(f"ns.test. 50 IN A 192.0.2.{i}" for i in range(60))
-    kept = dnswire.strip_opt(upstream(answer=A_RECORDS, additional=glue))
+    kept = kept_of(upstream(answer=A_RECORDS, additional=glue))
 
     reply = read(dnswire.reply_for(asking(), kept, size_max=512))
 
@@ -335,7 +359,7 @@ def test_additional_records_go_first_and_without_tc() -> None:
 @pytest.mark.parametrize(("size_max", "has_soa"), [(512, True), (60, False)])
 def test_a_negative_reply_that_loses_its_soa_says_tc(*, size_max: int, has_soa: bool) -> None:
     glue = "\n".join(f"ns.test. 50 IN A 192.0.2.{i}" for i in range(60))
-    kept = dnswire.strip_opt(upstream(authority=SOA, additional=glue, rcode="NXDOMAIN"))
+    kept = kept_of(upstream(authority=SOA, additional=glue, rcode="NXDOMAIN"))
 
     reply = read(dnswire.reply_for(asking(), kept, size_max=size_max))
 
@@ -345,7 +369,7 @@ def test_a_negative_reply_that_loses_its_soa_says_tc(*, size_max: int, has_soa: 
 
 @given(size_max=st.integers(min_value=64, max_value=1500), with_edns=st.booleans())
 def test_a_reply_of_any_size_is_readable_and_not_over_it(*, size_max: int, with_edns: bool) -> None:
-    kept = dnswire.strip_opt(upstream(answer=A_RECORDS + "\n" + SIXTY, authority=NS_RECORDS, additional=GLUE))
+    kept = kept_of(upstream(answer=A_RECORDS + "\n" + SIXTY, authority=NS_RECORDS, additional=GLUE))
 
     packet = dnswire.reply_for(asking(edns=Edns(4096) if with_edns else None), kept, size_max=size_max)
 

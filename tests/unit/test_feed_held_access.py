@@ -20,6 +20,8 @@ from nacosdns.core.frames import (
     Synced,
     Updates,
     encode,
+    holds,
+    is_empty,
     known,
 )
 from nacosdns.core.held import Held
@@ -214,3 +216,34 @@ def test_a_catalogue_knows_spellings_and_what_it_lacks_while_it_is_fresh() -> No
     assert not catalogue.lacks(asked, 150.0)
     assert not catalogue.lacks(other, 300.0)
     assert not catalogue.lacks(ServiceKey("public", "G2", "other"), 150.0)
+
+
+def test_what_changes_while_a_full_state_is_told_goes_before_the_rest_of_it() -> None:
+    feed = Feed()
+    feed.full(map(key, range(1000)), 5)
+    first = feed.take(value, 1)
+    feed.changed(key(999))
+    feed.removed(key(998), "gone")
+    second, third = feed.take(value, 1), feed.take(value, 1)
+
+    assert isinstance(first, Updates)
+    assert first.items[0] == value(key(0))
+    assert second == Removed(key(998), "gone")
+    assert isinstance(third, Updates)
+    assert third.items[0] == value(key(999))
+
+
+def test_a_service_that_a_look_up_found_is_told_ahead_of_a_full_state() -> None:
+    feed = Feed()
+    feed.full(map(key, range(1000)), 5)
+
+    assert feed.ahead([key(999)], value) == Updates((value(key(999)),))
+
+
+def test_an_encoded_snapshot_shows_whose_it_is_and_whether_it_is_empty_without_being_decoded() -> None:
+    full, empty = value(key(1)), known(Snapshot(key(1), ()))
+
+    assert [is_empty(full), is_empty(empty)] == [False, True]
+    assert holds(bytes(full.body), key(1))
+    assert not holds(bytes(full.body), key(2))
+    assert not holds(b"", key(1))

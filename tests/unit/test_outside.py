@@ -15,7 +15,15 @@ from fakes.outside import World, make_query
 from nacosdns.core import dnswire
 from nacosdns.core.errands import ForwardSettings
 from nacosdns.core.frames import External
-from nacosdns.core.outside import LEARNED_MAX, Outside, question_key
+from nacosdns.core.outside import (
+    DUE_SPARE,
+    EVICTIONS_A_TURN,
+    LEARNED_MAX,
+    NO_ID,
+    ONCE_A_CALL,
+    Outside,
+    question_key,
+)
 
 U1 = "192.0.2.1:53"
 
@@ -80,9 +88,9 @@ def test_the_size_is_what_the_entries_have_after_any_change() -> None:
     cache = make_cache(5)
     for number in range(9):
         put(cache, f"n{number % 7}.test")
-    cache.forget(b"\x02n5\x04test\x00")
+    list(cache.forget(b"\x02n5\x04test\x00"))
     left = cache.size_bytes
-    cache.forget_under(b"\x00")
+    list(cache.forget_under(b"\x00"))
 
     assert left > 0
     assert (cache.size_bytes, len(cache)) == (0, 0)
@@ -107,14 +115,25 @@ def test_opt_is_not_kept_and_answers_go_to_clients_with_and_without_edns() -> No
 
 def test_what_was_learned_is_told_once_with_the_newest_value() -> None:
     cache = make_cache()
-    key = put(cache, "a.test", now=1)
-    put(cache, "b.test", now=2)
-    put(cache, "a.test", now=3)
+    put(cache, "a.test", now=1)
+    key = put(cache, "b.test", now=2)
+    put(cache, "b.test", now=3)
     learned = cache.learned()
 
-    assert [item.question for item in learned] == [question_key(make_query("b.test"))[:-1], key[:-1]]
-    assert (learned[1].stored_at, learned[1].ttl_s, learned[1].flags) == (1003.0, 60, 0)
+    assert [item.question for item in learned] == [key[:-1], question_key(make_query("a.test"))[:-1]]
+    assert (learned[0].stored_at, learned[0].ttl_s, learned[0].flags) == (1003.0, 60, 0)
     assert cache.learned() == ()
+
+
+def test_names_asked_again_are_told_before_those_of_a_flood_and_all_in_the_end() -> None:
+    cache = make_cache(1000)
+    keys = [put(cache, f"n{number}.test") for number in range(500)]
+    cache.render(keys[499], cache.get(keys[499]), make_query("n499.test"), 1.0)
+    calls = list(iter(cache.learned, ()))
+
+    assert [item.question for item in calls[0]] == [key[:-1] for key in (keys[499], *keys[:ONCE_A_CALL])]
+    assert sorted(item.question for call in calls for item in call) == sorted(key[:-1] for key in keys)
+    assert max(map(len, calls)) == ONCE_A_CALL + 1
 
 
 def test_what_was_learned_is_a_bounded_ring_that_counts_what_it_loses() -> None:
@@ -124,7 +143,8 @@ def test_what_was_learned_is_a_bounded_ring_that_counts_what_it_loses() -> None:
     for number in range(LEARNED_MAX + 50):
         cache.put(b"\x06" + f"{number:06d}".encode() + packet[12:24] + b"\x00", packet, scan, now=0.0, wall=0.0)
 
-    assert (len(cache.learned()), cache.learned_lost) == (LEARNED_MAX, 50)
+    assert sum(map(len, iter(cache.learned, ()))) == LEARNED_MAX
+    assert cache.learned_lost == 50
 
 
 def test_answers_survive_a_restart_with_what_is_left_of_their_time() -> None:
@@ -193,18 +213,19 @@ def test_no_row_from_disk_raises(question: bytes, reply: bytes, ttl_s: int) -> N
     cache = make_cache()
     cache.restore([External(question, 0xFF, reply, 0.0, ttl_s)], now=0.0, wall=0.0)
     list(cache.listing(0.0))
-    cache.forget_under(b"\x04test\x00")
-    for key in list(cache._entries):
-        cache.get(key)
+    list(cache.forget_under(b"\x04test\x00"))
+    listed_bytes = sum(line.size_bytes for line in cache.listing(0.0))
+    kept = [cache.get(key) for key in list(cache._entries)]
 
-    assert cache.size_bytes == sum(len(entry.packet) for entry in cache._entries.values())
+    assert listed_bytes <= sum(len(NO_ID + item.reply) for item in [External(question, 0xFF, reply, 0.0, ttl_s)])
+    assert cache.size_bytes == sum(len(entry.packet) for entry in kept if entry is not None)
 
 
 def test_a_suffix_is_forgotten_at_label_borders_only() -> None:
     cache = make_cache()
     for name in ("test", "a.test", "b.a.test", "latest", "a.test.other"):
         put(cache, name)
-    dropped = cache.forget_under(b"\x04test\x00")
+    (dropped,) = cache.forget_under(b"\x04test\x00")
 
     assert [dnswire.name_text(question[:-4]) for question in dropped] == ["test.", "a.test.", "b.a.test."]
     assert [line.name for line in cache.listing(0.0)] == ["latest.", "a.test.other."]
@@ -218,6 +239,36 @@ def test_the_listing_shows_what_is_kept_and_how_old_it_is() -> None:
     assert (line.name, line.type, line.rcode, line.ttl_s, line.left_s) == ("a.test.", 1, 0, 30, -60.0)
 
 
+def test_due_times_that_were_set_aside_are_still_kept() -> None:
+    cache = make_cache(DUE_SPARE)
+    query = make_query("a.test")
+    keys = [put(cache, f"n{number}.test", ttl_s=100 + number % 7) for number in range(DUE_SPARE)]
+    for _ in range(3):
+        for key in keys:
+            cache.render(key, cache.get(key), query, 1.0)
+            cache.postpone(key, 50.0)
+    for key in keys:
+        cache.render(key, cache.get(key), query, 2.0)
+    taken = [cache.take_due(now, 40) for now in (49.0, 50.0, 50.0, 50.0, 50.0)]
+
+    assert sorted(key for part in taken for key in part) == sorted(keys)
+    assert cache.next_due() > 50.0
+
+
+def test_only_so_much_is_given_up_at_once_and_all_in_the_end() -> None:
+    cache = make_cache(1000)
+    for number in range(1000):
+        put(cache, f"n{number}.test")
+    cache.entries_max = 10
+    sizes = []
+    while cache.is_over:
+        cache.make_room()
+        sizes.append(len(cache))
+
+    assert sizes[0] == 1000 - EVICTIONS_A_TURN - 1
+    assert (sizes[-1], cache.evicted) == (10, 990)
+
+
 def test_due_times_of_entries_that_went_do_not_pile_up() -> None:
     cache = make_cache(5)
     query = make_query("a.test")
@@ -225,4 +276,4 @@ def test_due_times_of_entries_that_went_do_not_pile_up() -> None:
         key = put(cache, f"n{number}.test", ttl_s=86400)
         cache.render(key, cache.get(key), query, 1.0)
 
-    assert len(cache._due) <= 2 * 5 + 65
+    assert len(cache._due) + len(cache._due_before) <= 2 * (5 + DUE_SPARE) + 5

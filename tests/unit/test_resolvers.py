@@ -140,7 +140,7 @@ def test_only_an_unanswered_probe_puts_a_resolver_down_and_any_answer_ends_it() 
     down, nobody = member.health, group.order(6.0)
     member.answered(6.0, 6.1, b"question", probe=True)
 
-    assert (doubted, down, nobody, member.health) == (Health.DOUBTED, Health.DOWN, [], Health.UP)
+    assert (doubted, down, nobody, member.health) == (Health.DOUBTED, Health.DOWN, (), Health.UP)
 
 
 def test_a_verdict_is_believed_for_a_few_seconds_only() -> None:
@@ -163,7 +163,7 @@ def test_who_asks_us_back_stays_out_whatever_else_it_answers() -> None:
     looped_since = member.health
     member.checked(61.0, 61.1)
 
-    assert still == (Health.LOOP, [])
+    assert still == (Health.LOOP, ())
     assert (looped_since, member.health) == (Health.LOOP, Health.UP)
 
 

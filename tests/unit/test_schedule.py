@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nacosdns.core.model import ServiceKey
-from nacosdns.core.schedule import Bucket, Kind, Schedule, Settings
+from nacosdns.core.schedule import PULLS_APART_S, Bucket, Kind, Schedule, Settings
 
 if TYPE_CHECKING:
     from nacosdns.core.schedule import Action
@@ -157,7 +157,8 @@ def test_pulls_are_spread_and_grow_rarer_with_many_services() -> None:
 
     assert 15 <= few_pulls <= 25
     assert 350 <= len(many_pulls) <= 650
-    assert max(per_second.values()) <= 4
+    assert max(per_second.values()) <= 12
+    assert min(later - earlier for earlier, later in itertools.pairwise(sorted(per_second))) >= PULLS_APART_S
 
 
 def test_an_idle_client_asks_less_than_half_a_request_a_second() -> None:

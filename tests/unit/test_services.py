@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from nacosdns.core.belief import on_disk
+from nacosdns.core.frames import known
 from nacosdns.core.model import Instance, Policy, Protection, ServiceKey, ServiceView, Snapshot, Source
 from nacosdns.core.services import Services, Settings
+
+if TYPE_CHECKING:
+    from nacosdns.core.frames import Known
 
 KEY = ServiceKey("public", "DEFAULT_GROUP", "orders")
 WALL = 1_700_000_000.0
@@ -494,3 +501,62 @@ def test_what_the_operator_flushed_does_not_come_back_with_the_brake() -> None:
 
     assert world.services.braked_since
     assert world.served(keys[0]) == ["1"]
+
+
+def at_rest(*numbers: int, key: ServiceKey = KEY) -> Known:
+    return known(on_disk(Snapshot(key, view(*numbers).instances, revision=7, source=Source.PUSH, live=True)))
+
+
+def test_what_the_disk_holds_stays_encoded_as_it_is_until_something_happens_to_it() -> None:
+    world = World()
+    item = at_rest(1, 2)
+    assert world.services.rest([item]) == 1
+
+    assert (len(world.services), list(world.services), world.services.count()) == (1, [KEY], 1)
+    assert world.services.known(KEY) is item
+    assert (world.services.snapshot(KEY).source, world.services.snapshot(KEY).live) == (Source.DISK, False)
+    assert world.services.take_changes() == ([], [])
+
+
+def test_what_rested_is_doubted_like_everything_else_when_an_empty_list_comes() -> None:
+    world = World()
+    world.services.rest([at_rest(1, 2)])
+    world.connect()
+    world.push(view())
+
+    assert (world.served(), world.why()) == (["1", "2"], Protection.EMPTY)
+
+
+def test_what_rested_is_removed_flushed_and_covered_by_a_static_entry_like_everything_else() -> None:
+    other = ServiceKey("public", "DEFAULT_GROUP", "other")
+    world = World()
+    world.services.rest([at_rest(1), at_rest(2, key=other)])
+    world.services.set_static({KEY: view(9).instances})
+    assert world.served() == ["9"]
+    world.services.set_static({})
+    assert world.served() == ["1"]
+
+    assert world.services.flush(KEY)
+    world.services.remove(other, "deleted")
+    assert list(world.services) == []
+    assert sorted(world.services.take_changes()[1]) == [(KEY, "flushed"), (other, "deleted")]
+
+
+def test_a_row_without_instances_does_not_rest_so_that_a_catalogue_can_end_it() -> None:
+    world = World()
+    world.connect()
+    world.services.rest([at_rest()])
+
+    assert world.services.empties("public", "DEFAULT_GROUP")
+    assert world.services.catalogue("public", "DEFAULT_GROUP", frozenset(), BOOT) == [KEY]
+
+
+def test_what_rests_counts_as_known_for_the_brake() -> None:
+    world = World()
+    world.services.rest([at_rest(1, key=ServiceKey("public", "DEFAULT_GROUP", f"r{n}")) for n in range(100)])
+    world.connect()
+    world.now = 1.0
+    for key in services_of(world, 6):
+        world.push(view(1), key)
+
+    assert not world.services.braked_since

@@ -7,25 +7,29 @@ of its instances added; SRV has one record an instance, its target never compres
 
 from __future__ import annotations
 
-import ipaddress
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from nacosdns.core import dnsname, dnsrecord
 from nacosdns.core.balance import Member
-from nacosdns.core.model import Instance, NoneHealthy, Record, RecordType
+from nacosdns.core.model import Instance, NoneHealthy, RecordType
 from nacosdns.core.naming import address_name, fold_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nacosdns.core.model import Policy, Snapshot
+    from nacosdns.core.model import Policy, Record, Snapshot
 
 
 PORT_NAME_KEYS = ("port_name", "protocol")
 """Metadata keys whose value names an instance's port in ``_NAME._tcp`` questions."""
 WEIGHT_MAX = 65535
+PACKED_MAX = 16_384
+"""Addresses of which the bytes are remembered: about 200 bytes each."""
+TARGETS_MAX = 4_096
+_FAMILIES = {0: 0, 4: 4, 16: 6}
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -39,11 +43,13 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 class Material(msgspec.Struct, frozen=True, gc=False):
     """What a page is rendered from: records by member, the members' weights and tiers, glue by member.
 
-    ``alias`` is the host name to chase when the service has only host names.
+    ``wires`` and ``glue_wires`` are the bytes of the records, their owner a pointer to the question; a glue record has
+    its whole name, and is b"" for a member that needs none. ``glue_wires`` is empty when no member has any. ``alias``
+    is the host name to chase when the service has only host names.
     """
 
-    records: tuple[Record, ...] = ()
-    glue: tuple[Record | None, ...] = ()
+    wires: tuple[bytes, ...] = ()
+    glue_wires: tuple[bytes, ...] = ()
     members: tuple[Member, ...] = ()
     tiers: tuple[int, ...] = ()
     alias: str = ""
@@ -56,6 +62,15 @@ def of_cluster(instances: tuple[Instance, ...], cluster: str) -> tuple[Instance,
 
 def choose(snapshot: Snapshot, policy: Policy, cluster: str = "") -> Choice:
     """The instances that count for a question; ``cluster`` folded, ``""`` for all clusters."""
+    instances = of_cluster(snapshot.instances, cluster)
+    if not snapshot.demoted:
+        healthy = [one for one in instances if one.healthy and one.enabled and one.weight > 0]
+        if healthy:
+            return Choice(tuple(healthy), (0,) * len(healthy))
+    return _choose_by_tier(snapshot, policy, cluster)
+
+
+def _choose_by_tier(snapshot: Snapshot, policy: Policy, cluster: str) -> Choice:
     first_demoted = len(snapshot.instances) - snapshot.demoted
     able = [
         (instance, int(at >= first_demoted))
@@ -85,63 +100,81 @@ def _choice(chosen: Sequence[tuple[Instance, int]], why: str) -> Choice:
 
 def address_family(address: str) -> int:
     """4, 6, or 0 for a host name."""
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).version
-    except ValueError:
-        return 0
+    return _FAMILIES[len(_packed(address))]
 
 
-def addresses(choice: Choice, owner: bytes, kind: RecordType, ttl_s: int) -> Material:
+@lru_cache(maxsize=PACKED_MAX)
+def _packed(address: str) -> bytes:
+    """The 4 or 16 bytes of an address, b"" for a host name. A push brings a thousand, all but one known already."""
+    return dnsrecord.pack_address(address) or b""
+
+
+def addresses(choice: Choice, kind: RecordType, ttl_s: int) -> Material:
     """A or AAAA: each address once, weights of equal addresses added; an alias when there are host names only."""
-    family = 4 if kind is RecordType.A else 6
-    weights: dict[str, float] = {}
-    tiers: dict[str, int] = {}
-    hosts: dict[str, None] = {}
-    any_address = False
-    for instance, tier in zip(choice.instances, choice.tiers, strict=True):
-        version = address_family(instance.address)
-        any_address |= version > 0
-        if version == 0:
-            hosts[instance.address] = None
-        if version == family:
-            weights[instance.address] = weights.get(instance.address, 0.0) + instance.weight
-            tiers[instance.address] = min(tier, tiers.get(instance.address, tier))
-    if hosts and not any_address:
-        return Material(alias=next(iter(hosts)))
-    return Material(
-        records=tuple(dnsrecord.address_record(owner, ttl_s, address) for address in weights),
-        glue=(None,) * len(weights),
-        members=tuple(Member(address, weight) for address, weight in weights.items()),
-        tiers=tuple(tiers.values()),
-    )
+    size = 4 if kind is RecordType.A else 16
+    texts = [instance.address for instance in choice.instances]
+    packed = list(map(_packed, texts))
+    sizes = set(map(len, packed))
+    if sizes == {0}:
+        return Material(alias=texts[0])
+    weights = [instance.weight for instance in choice.instances]
+    tiers = choice.tiers
+    if sizes != {size} or len(set(packed)) < len(packed):
+        texts, packed, weights, tiers = _each_once(choice, packed, size)
+    head = dnsrecord.record_head(kind, ttl_s, size)
+    wires = tuple([head + address for address in packed])
+    return Material(wires, (), tuple(map(Member, texts, weights)), tuple(tiers))
 
 
-def services(choice: Choice, owner: bytes, zone: bytes, ttl_s: int) -> Material:
+def _each_once(
+    choice: Choice, packed: Sequence[bytes], size: int
+) -> tuple[list[str], list[bytes], list[float], tuple[int, ...]]:
+    """The addresses of this size, each once: its first spelling, itself, the sum of its weights, its best tier."""
+    texts: dict[bytes, str] = {}
+    weights: dict[bytes, float] = {}
+    tiers: dict[bytes, int] = {}
+    for instance, tier, address in zip(choice.instances, choice.tiers, packed, strict=True):
+        if len(address) == size:
+            texts.setdefault(address, instance.address)
+            weights[address] = weights.get(address, 0.0) + instance.weight
+            tiers[address] = min(tier, tiers.get(address, tier))
+    return list(texts.values()), list(texts), list(weights.values()), tuple(tiers.values())
+
+
+def services(choice: Choice, zone: bytes, ttl_s: int) -> Material:
     """SRV: one record an instance, with glue for targets that are addresses."""
-    scaled = scale_weights([instance.weight for instance in choice.instances])
-    records = []
-    glue = []
-    for instance, tier, weight in zip(choice.instances, choice.tiers, scaled, strict=True):
-        target, extra = _target(instance.address, zone, ttl_s)
-        records.append(dnsrecord.srv(owner, ttl_s, priority=tier, weight=weight, port=instance.port, target=target))
-        glue.append(extra)
-    members = tuple(Member(f"{i.address}:{i.port}:{i.cluster}", i.weight) for i in choice.instances)
-    return Material(tuple(records), tuple(glue), members, choice.tiers)
+    instances = choice.instances
+    scaled = scale_weights([instance.weight for instance in instances])
+    targets = [_target(instance.address, zone, ttl_s) for instance in instances]
+    wires = tuple(
+        dnsrecord.srv_wire(ttl_s, tier, weight, instance.port, target)
+        for instance, tier, weight, (target, _) in zip(instances, choice.tiers, scaled, targets, strict=True)
+    )
+    identities = [f"{i.address}:{i.port}:{i.cluster}" for i in instances]
+    members = tuple(map(Member, identities, [instance.weight for instance in instances]))
+    return Material(wires, tuple(glue for _, glue in targets), members, choice.tiers)
 
 
-def _target(address: str, zone: bytes, ttl_s: int) -> tuple[bytes, Record | None]:
-    if address_family(address) == 0:
-        return dnsname.text_name(address), None
+@lru_cache(maxsize=TARGETS_MAX)
+def _target(address: str, zone: bytes, ttl_s: int) -> tuple[bytes, bytes]:
+    """The target of an instance, and the bytes of the record that resolves it; b"" when that is not ours."""
+    packed = _packed(address)
+    if not packed:
+        return dnsname.text_name(address), b""
     name = address_name(address, zone)
-    return name, dnsrecord.address_record(name, ttl_s, address)
+    kind = RecordType.A if len(packed) == 4 else RecordType.AAAA
+    return name, name + dnsrecord.record_head(kind, ttl_s, len(packed))[2:] + packed
 
 
 def scale_weights(weights: Sequence[float]) -> list[int]:
     """Weights as 16-bit integers of the same proportions; never 0 for a positive weight (RFC 2782)."""
     for factor in (1, 10, 100, 1000):
         scaled = [weight * factor for weight in weights]
-        if all(abs(value - round(value)) < 1e-9 and value <= WEIGHT_MAX for value in scaled):
-            return [max(1, round(value)) for value in scaled]
+        rounded = list(map(round, scaled))
+        if max(rounded, default=0) > WEIGHT_MAX:
+            break
+        if all(abs(value - whole) < 1e-9 for value, whole in zip(scaled, rounded, strict=True)):
+            return [whole or 1 for whole in rounded]
     factor_to_fit = WEIGHT_MAX / max(weights, default=1.0)
     return [max(1, min(WEIGHT_MAX, round(weight * factor_to_fit))) for weight in weights]
 

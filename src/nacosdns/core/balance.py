@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from difflib import get_close_matches
 from hashlib import blake2b
-from heapq import nsmallest
+from heapq import heappop, heapreplace, nsmallest
 from itertools import accumulate
 from math import inf, log
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
@@ -68,6 +68,10 @@ class Weighted:
 
     Member i is picked at the times (k + phase) / weight for k = 0, 1, 2 and so on; an order lists members by their
     next time. So each is picked exactly as often as its weight says in every cycle. A member without weight comes last.
+
+    The weight of the first pick is drawn by weight, members of equal weight take turns in random order, and kinds of
+    weight are independent of each other: so not only the long run but the n-th answer of many agents, for every n, has
+    the right shares.
     """
 
     per_client: ClassVar[bool] = False
@@ -76,15 +80,16 @@ class Weighted:
         del identity
         live = _live(members)
         self._idle = _idle(members, live, rng)
-        self._turns = _phases(live, rng)
-        self._picks = _cycle_of_picks(live, self._turns)
+        rings = _rings(live, rng)
+        self._picks = _cycle_of_picks(rings, _small_parts(live.weights))
         self.cycle = len(self._picks)
         self._at = 0
-        self._weights = dict(zip(live.indexes, live.weights, strict=True))
-        self._due = sorted((self._turns[index] / weight, index) for index, weight in self._weights.items())
+        self._rings = rings
+        self._due = sorted((ring.time(0), at) for at, ring in enumerate(rings))
 
     def __repr__(self) -> str:
-        return f"<Weighted {len(self._due)} members, {len(self._idle)} without weight, cycle={self.cycle}>"
+        size = sum(ring.size for ring in self._rings)
+        return f"<Weighted {size} members, {len(self._idle)} without weight, cycle={self.cycle}>"
 
     def window(self, count: int, places: int, client: bytes = b"") -> Orders:
         """As Balancer; the client does not matter."""
@@ -98,45 +103,103 @@ class Weighted:
         return (*picks, *self._idle)[:places]
 
     def _step(self, places: int) -> tuple[int, ...]:
-        due = self._due
-        order = [index for _, index in due[:places]]
+        order = self._rings[0].next(places) if len(self._rings) == 1 else self._merged(places)
         if len(order) < places:
             order += self._idle[: places - len(order)]
-        if due:
-            _, index = due.pop(0)
-            self._turns[index] += 1.0
-            insort(due, (self._turns[index] / self._weights[index], index))
+        if self._due:
+            _, at = self._due.pop(0)
+            ring = self._rings[at]
+            ring.turn += 1
+            insort(self._due, (ring.time(0), at))
         return tuple(order)
 
+    def _merged(self, places: int) -> list[int]:
+        """The next members of all rings by their times; the first ``places`` come from as many rings at most."""
+        heads = [(time, at, 0) for time, at in self._due[:places]]  # sorted, so it is a heap
+        order: list[int] = []
+        while heads and len(order) < places:
+            _, at, ahead = heads[0]
+            ring = self._rings[at]
+            order.append(ring.member(ahead))
+            if ahead + 1 < ring.size:
+                heapreplace(heads, (ring.time(ahead + 1), at, ahead + 1))
+            else:
+                heappop(heads)
+        return order
 
-def _phases(live: _Live, rng: random.Random) -> dict[int, float]:
-    """Where in its round each member starts, from 0 to below 1; at 0 it is picked at once.
 
-    The weight of the first pick is drawn by weight, members of equal weight take turns in random order, and kinds of
-    weight are independent of each other: so not only the long run but the n-th answer of many agents, for every n, has
-    the right shares.
+class _Ring:
+    """Members of equal weight, which take turns: the k-th turn of them all comes at (k + offset) / rate.
+
+    Their order is drawn as far as it is needed: most rings of a thousand are dropped before they came round once.
     """
+
+    __slots__ = ("_drawn", "_members", "_rng", "offset", "rate", "size", "turn")
+
+    def __init__(self, members: list[int], weight: float, offset: float, rng: random.Random) -> None:
+        self._members = members
+        self._drawn = 0
+        self._rng = rng
+        self.size = len(members)
+        self.rate = weight * self.size
+        self.offset = offset
+        self.turn = 0
+
+    def time(self, ahead: int) -> float:
+        """When the turn ``ahead`` of the next one comes."""
+        return (self.turn + ahead + self.offset) / self.rate
+
+    def member(self, ahead: int) -> int:
+        """Whose turn that is."""
+        at = (self.turn + ahead) % self.size
+        if at >= self._drawn:
+            self._draw(at + 1)
+        return self._members[at]
+
+    def next(self, count: int) -> list[int]:
+        """The next members, each once."""
+        start = self.turn % self.size
+        self._draw(min(start + count, self.size))
+        found = self._members[start : start + count]
+        return found + self._members[: min(start, count - len(found))]
+
+    def _draw(self, until: int) -> None:
+        members, random, size = self._members, self._rng.random, self.size
+        for at in range(self._drawn, until):
+            other = at + int(random() * (size - at))
+            members[at], members[other] = members[other], members[at]
+        self._drawn = max(self._drawn, until)
+
+
+def _rings(live: _Live, rng: random.Random) -> list[_Ring]:
+    """A ring for each weight, begun at a random point; the one that picks first begins at once."""
+    if not live.indexes:
+        return []
     alike: dict[float, list[int]] = {}
+    if len(set(live.weights)) == 1:
+        return [_Ring(list(live.indexes), live.weights[0], 0.0, rng)]
     for index, weight in zip(live.indexes, live.weights, strict=True):
         alike.setdefault(weight, []).append(index)
-    first = rng.choices(live.weights, live.weights)[0] if live.weights else None
-    phases: dict[int, float] = {}
-    for weight, group in alike.items():
-        group.sort(key=lambda _: rng.random())  # a third of the cost of shuffle()
-        size = len(group)
-        start = 0.0 if weight == first else rng.random() * size
-        phases.update({index: (rank + start) % size / size for rank, index in enumerate(group)})
-    return phases
-
-
-def _cycle_of_picks(live: _Live, phases: Mapping[int, float]) -> tuple[int, ...]:
-    """The picks of one cycle of a weighted round robin, when it is short; else none."""
-    times = [
-        ((turn + phases[index]) / part, index)
-        for index, part in zip(live.indexes, _small_parts(live.weights), strict=False)
-        for turn in range(part)
+    first = rng.choices(list(alike), [weight * len(group) for weight, group in alike.items()])[0]
+    starts = memoryview(rng.randbytes(8 * len(alike))).cast("Q")  # one call: each of the system's costs as ten draws
+    return [
+        _Ring(group, weight, 0.0 if weight == first else start / (_MASK + 1), rng)
+        for (weight, group), start in zip(alike.items(), starts, strict=True)
     ]
-    return tuple(index for _, index in sorted(times))
+
+
+def _cycle_of_picks(rings: Sequence[_Ring], parts: Sequence[int]) -> tuple[int, ...]:
+    """The picks of one cycle of a weighted round robin, when it is short; else none."""
+    if not parts:
+        return ()
+    least = min(ring.rate / ring.size for ring in rings)
+    scale = min(parts)
+    times = [
+        (ring.time(turn), at, ring.member(turn))
+        for at, ring in enumerate(rings)
+        for turn in range(round(ring.rate / least * scale))
+    ]
+    return tuple(index for _, _, index in sorted(times))
 
 
 def _small_parts(weights: Sequence[float]) -> list[int]:
@@ -265,17 +328,19 @@ def _hash(content: bytes) -> int:
 class _Live(NamedTuple):
     """The members that can be picked: their indexes, and their weights as parts of the heaviest."""
 
-    indexes: tuple[int, ...]
+    indexes: Sequence[int]
     weights: tuple[float, ...]
 
 
 def _live(members: tuple[Member, ...]) -> _Live:
     """The members with a weight; when none has any, all of them alike."""
     weights = [member.weight for member in members]
-    indexes = tuple(index for index, weight in enumerate(weights) if 0.0 < weight < inf)
+    if len(set(weights)) == 1:
+        return _Live(range(len(members)), (1.0,) * len(members))
+    indexes = [index for index, weight in enumerate(weights) if 0.0 < weight < inf]
     if not indexes:
-        return _Live(tuple(range(len(members))), (1.0,) * len(members))
-    chosen = [weights[index] for index in indexes]
+        return _Live(range(len(members)), (1.0,) * len(members))
+    chosen = weights if len(indexes) == len(weights) else [weights[index] for index in indexes]
     heaviest = max(chosen)
     least = heaviest * _LIGHTEST
     return _Live(indexes, tuple([weight / heaviest if weight > least else _LIGHTEST for weight in chosen]))
@@ -346,11 +411,11 @@ def tiered(
     A member of a tier stands behind all members of better tiers in every order: it is never the pick while one of
     them exists. ``tiers`` has one number for each member; with a single tier this is the plain balancer.
     """
+    if len(set(tiers)) <= 1:
+        return kind(members, rng, identity)
     by_tier: dict[int, list[int]] = {}
     for index, tier in enumerate(tiers):
         by_tier.setdefault(tier, []).append(index)
-    if len(by_tier) <= 1:
-        return kind(members, rng, identity)
     stack = [
         (kind(tuple(members[index] for index in by_tier[tier]), rng, identity), tuple(by_tier[tier]))
         for tier in sorted(by_tier)

@@ -131,6 +131,18 @@ class Belief:
         )
 
 
+def on_disk(snapshot: Snapshot) -> Snapshot:
+    """What is kept of a snapshot: without what only the present connection knows. Revision 0 says that it is so."""
+    return Snapshot(
+        snapshot.key,
+        snapshot.instances,
+        source=Source.DISK,
+        confirmed_at=snapshot.confirmed_at,
+        threshold_reached=snapshot.threshold_reached,
+        last_healthy=snapshot.last_healthy,
+    )
+
+
 def restored(snapshot: Snapshot) -> Belief:
     """What a disk or a front remembers, as an unconfirmed belief."""
     belief = Belief(snapshot.key)

@@ -20,6 +20,7 @@ RDATA_BYTES_MAX = 65535
 
 _FIXED = Struct("!HHIH")
 _SRV = Struct("!HHH")
+_SRV_WIRE = Struct("!HHHIHHHH")
 _SOA = Struct("!IIIII")
 _OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = re.compile(r"\.".join([_OCTET] * 4)).fullmatch
@@ -109,6 +110,22 @@ def record_tail(record: Record) -> bytes:
     return _FIXED.pack(record.type, record.klass, record.ttl_s, len(record.rdata)) + record.rdata
 
 
+def owner_pointed(record: Record) -> bytes:
+    """The bytes of a record with its owner as a pointer to the question."""
+    return b"\xc0\x0c" + record_tail(record)
+
+
 def record_bytes(record: Record) -> bytes:
     """A whole record with its owner name uncompressed."""
     return record.name + record_tail(record)
+
+
+def record_head(kind: int, ttl_s: int, size: int) -> bytes:
+    """What stands before the RDATA of a record whose owner is a pointer to the question (RFC 1035 4.1.4)."""
+    return b"\xc0\x0c" + _FIXED.pack(kind, 1, ttl_s, size)
+
+
+def srv_wire(ttl_s: int, priority: int, weight: int, port: int, target: bytes) -> bytes:
+    """A whole SRV record whose owner is a pointer to the question."""
+    head = _SRV_WIRE.pack(0xC00C, RecordType.SRV, 1, ttl_s, 6 + len(target), priority, weight, port)
+    return head + target

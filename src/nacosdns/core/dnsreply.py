@@ -7,14 +7,24 @@ not fit is cut from the end, which never breaks a compression pointer.
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as StructError  # noqa: N812  # an exception class, whatever its name
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from nacosdns.core import dnspacket
 from nacosdns.core.dnsname import HEADER_BYTES, read_name
-from nacosdns.core.dnspacket import HEADER, NAMES_INSIDE, TTL_MAX_S, opt_bytes, question_name, section_counts, spans
-from nacosdns.core.model import Rcode, Record, RecordType
+from nacosdns.core.dnspacket import (
+    FIXED,
+    HEADER,
+    NAMES_INSIDE,
+    TTL_MAX_S,
+    opt_bytes,
+    question_name,
+    section_counts,
+    spans,
+)
+from nacosdns.core.model import Record, RecordType
 from nacosdns.errors import WireError
 
 if TYPE_CHECKING:
@@ -26,6 +36,13 @@ if TYPE_CHECKING:
 STALE_TTL_S = 30  # RFC 8767 4
 
 _TTL = Struct("!I")
+_FIXED = FIXED.unpack_from
+_COUNTS = Struct("!HHH").unpack_from
+_ONE_QUESTION = b"\0\1"
+_NO_ID = b"\0\0"
+_OPT, _SOA = int(RecordType.OPT), int(RecordType.SOA)
+_REPLY_FLAGS = dnspacket.QR | dnspacket.RA
+_PASSED_FLAGS = dnspacket.TC | 0xF
 _SOA_RDATA_BYTES_MIN = 22  # two root names and five numbers
 
 
@@ -53,19 +70,23 @@ class ReplyHead(msgspec.Struct, frozen=True, gc=False):
 class ReplyScan(msgspec.Struct, frozen=True, gc=False):
     """What a cache must know of a reply.
 
-    ``question`` as in ReplyHead, ``name_end`` the offset behind its name. ``rcode`` includes the bits of OPT.
-    ``ttl_offsets`` are the places of all TTLs but OPT's. ``ttl_min_s`` is how long the reply may be kept: the lowest
-    TTL, a SOA in the authority section counting with its minimum too (RFC 2308 5); 0 for a reply without records and
-    a negative one without SOA. Of a truncated reply only the head is told.
+    ``question`` as in ReplyHead, or the ``asked`` of ``scan_reply``; ``name_end`` the offset behind its name.
+    ``rcode`` includes the bits of OPT. ``ttl_offsets`` are the places of all TTLs but OPT's. ``ttl_min_s`` is how long
+    the reply may be kept: the lowest TTL, a SOA in the authority section counting with its minimum too (RFC 2308 5);
+    0 for a reply without records and a negative one without SOA. ``body_end`` is where the OPT of the additional
+    section begins, or the last record ends; ``additional_count`` is of the records before it. Of a truncated reply
+    only the head is told.
     """
 
     rcode: int
-    truncated: bool
     question: bytes
     name_end: int
     ttl_offsets: tuple[int, ...] = ()
     ttl_min_s: int = 0
     answer_count: int = 0
+    body_end: int = 0
+    additional_count: int = 0
+    truncated: bool = False
 
 
 def parse_reply_head(packet: bytes) -> ReplyHead:
@@ -86,41 +107,58 @@ def parse_reply_head(packet: bytes) -> ReplyHead:
     return ReplyHead(ident, flags, packet[HEADER_BYTES:name_end].lower() + packet[name_end : name_end + 4])
 
 
-def scan_reply(packet: bytes) -> ReplyScan:
-    """Walks every record of a reply once. WireError as ``parse_reply_head``, and when a record is cut or lies."""
-    head = parse_reply_head(packet)
-    name_end = HEADER_BYTES + max(len(head.question) - 4, 0)
-    if head.truncated:
-        return ReplyScan(head.rcode, truncated=True, question=head.question, name_end=name_end)
-    answers, authorities, additionals = section_counts(packet)
-    found = list(spans(packet, HEADER_BYTES + len(head.question), answers + authorities + additionals))
-    kept = [span for span in found if span.type != RecordType.OPT]
-    rcode = head.rcode | _extended_rcode(found) << 4
-    minimums_s = _soa_minimums_s(packet, found[answers : answers + authorities])
-    negative = rcode != Rcode.NOERROR or not answers
-    return ReplyScan(
-        rcode,
-        truncated=False,
-        question=head.question,
-        name_end=name_end,
-        ttl_offsets=tuple(span.fixed + 4 for span in kept),
-        ttl_min_s=0
-        if negative and not minimums_s
-        else min([_ttl_s(span.ttl_s) for span in kept] + minimums_s, default=0),
-        answer_count=answers,
-    )
+def scan_reply(packet: bytes, asked: bytes = b"") -> ReplyScan:
+    """Walks every record of a reply once. WireError as ``parse_reply_head``, and when a record is cut or lies.
+
+    ``asked`` is the question as it was sent: a reply that has it letter by letter need not be parsed up to there, and
+    ``question`` is this very value then.
+    """
+    if asked and packet.startswith(asked, HEADER_BYTES) and packet[2] & 0x80 and packet.startswith(_ONE_QUESTION, 4):
+        flags, question = packet[2] << 8 | packet[3], asked
+    else:
+        head = parse_reply_head(packet)
+        flags, question = head.flags, head.question
+    if flags & dnspacket.TC:
+        return ReplyScan(flags & 0xF, question, HEADER_BYTES + max(len(question) - 4, 0), truncated=True)
+    try:
+        return _scan_records(packet, flags & 0xF, question)
+    except (IndexError, StructError):
+        raise WireError("malformed") from None
 
 
-def _extended_rcode(found: list[Span]) -> int:
-    return next((span.ttl_s >> 24 for span in found if span.type == RecordType.OPT), 0)
-
-
-def _soa_minimums_s(packet: bytes, authority: list[Span]) -> list[int]:
-    return [
-        _ttl_s(int.from_bytes(packet[span.end - 4 : span.end]))
-        for span in authority
-        if span.type == RecordType.SOA and span.end - span.rdata >= _SOA_RDATA_BYTES_MIN
-    ]
+def _scan_records(packet: bytes, rcode: int, question: bytes) -> ReplyScan:
+    answers, authorities, additionals = _COUNTS(packet, 6)
+    others = answers + authorities
+    at = name_end = HEADER_BYTES + len(question)
+    name_end -= 4 if question else 0
+    offsets: list[int] = []
+    ttl_min_s, has_opt, has_soa, body_end = TTL_MAX_S, False, False, 0
+    for index in range(others + additionals):
+        start = at
+        if packet[at] == 0xC0 and packet[at + 1] == HEADER_BYTES < at:
+            at += 2
+        else:
+            at = at + 1 if not packet[at] else read_name(packet, at)[1]
+        kind, _, ttl_s, size = _FIXED(packet, at)
+        end = at + 10 + size
+        if end > len(packet):
+            raise WireError("malformed")
+        if kind == _OPT:
+            rcode |= 0 if has_opt else ttl_s >> 24 << 4
+            has_opt = True
+            if index >= others and not body_end:
+                body_end, additionals = start, index - others
+        else:
+            offsets.append(at + 4)
+            if kind == _SOA and answers <= index < others and size >= _SOA_RDATA_BYTES_MIN:
+                has_soa = True
+                ttl_min_s = min(ttl_min_s, _ttl_s(int.from_bytes(packet[end - 4 : end])))
+            if ttl_s < ttl_min_s or ttl_s > TTL_MAX_S:
+                ttl_min_s = _ttl_s(ttl_s)
+        at = end
+    if not has_soa and (rcode or not answers or not offsets):
+        ttl_min_s = 0
+    return ReplyScan(rcode, question, name_end, tuple(offsets), ttl_min_s, answers, body_end or at, additionals)
 
 
 def _ttl_s(ttl_s: int) -> int:
@@ -138,24 +176,22 @@ def with_ttl(
     aged = bytearray(packet)
     for offset in offsets:
         (ttl_s,) = _TTL.unpack_from(packet, offset)
-        _TTL.pack_into(aged, offset, min(max(_ttl_s(ttl_s) - passed_s, floor_s), cap_s))
+        left_s = (0 if ttl_s > TTL_MAX_S else ttl_s) - passed_s
+        left_s = max(left_s, floor_s)  # not max and min: this is done for every record of every answer
+        _TTL.pack_into(aged, offset, min(cap_s, left_s))
     return bytes(aged)
 
 
-def strip_opt(packet: bytes) -> bytes:
-    """The reply without its OPT record, as it is kept, so that it fits clients with and without EDNS.
+def strip_opt(packet: bytes, scan: ReplyScan) -> bytes:
+    """The reply without its OPT record and without id, as it is kept, so that it fits clients with and without EDNS.
 
     Additional records behind the OPT go with it, for cutting at the end never breaks a pointer: servers put the OPT
-    last, and a TSIG behind it is not ours to hand on. WireError as ``scan_reply``.
+    last, and a TSIG behind it is not ours to hand on. ``scan`` is the packet's.
     """
-    end = HEADER_BYTES + len(parse_reply_head(packet).question)
-    answers, authorities, additionals = section_counts(packet)
-    others = answers + authorities
-    for index, span in enumerate(spans(packet, end, others + additionals)):
-        if index >= others and span.type == RecordType.OPT:
-            return packet[:10] + (index - others).to_bytes(2) + packet[HEADER_BYTES : span.start]
-        end = span.end
-    return packet[:end]
+    if scan.body_end == len(packet):
+        return _NO_ID + packet[2:]
+    additionals = scan.additional_count.to_bytes(2, "big")
+    return b"".join((_NO_ID, packet[2:10], additionals, packet[HEADER_BYTES : scan.body_end]))
 
 
 def reply_for(query: Query, kept: bytes, *, size_max: int) -> bytes:
@@ -166,15 +202,16 @@ def reply_for(query: Query, kept: bytes, *, size_max: int) -> bytes:
     fit goes from the end, whole records at a time, with TC (not over TCP) when an answer, or the SOA of a negative, is
     among them.
     """
-    edns = query.edns
+    edns, question = query.edns, query.question
     opt = b"" if edns is None else opt_bytes(0, dnssec_ok=edns.dnssec_ok)
+    start = HEADER_BYTES + len(question)
+    body = kept[start:] if kept.startswith(question, HEADER_BYTES) else _respelled(query, kept, start)
+    kept_flags = kept[2] << 8 | kept[3]
+    flags = _REPLY_FLAGS | (query.flags & dnspacket.KEPT_FLAGS) | (kept_flags & _PASSED_FLAGS)
+    if kept_flags & dnspacket.AD and (query.flags & dnspacket.AD or (edns is not None and edns.dnssec_ok)):
+        flags |= dnspacket.AD
+    counts = _COUNTS(kept, 6)
     room = min(size_max, dnspacket.MESSAGE_BYTES_MAX) - len(opt)
-    kept_flags, counts = int.from_bytes(kept[2:4]), section_counts(kept)
-    start = HEADER_BYTES + len(query.question)
-    body = _respelled(query, kept, start)
-    flags = dnspacket.QR | dnspacket.RA | (query.flags & dnspacket.KEPT_FLAGS) | (kept_flags & (dnspacket.TC | 0xF))
-    if query.flags & dnspacket.AD or (edns is not None and edns.dnssec_ok):
-        flags |= kept_flags & dnspacket.AD
     if len(kept) > room:
         fitting, end = _cut(kept, start, counts, room)
         body = body[: end - start]
@@ -182,8 +219,8 @@ def reply_for(query: Query, kept: bytes, *, size_max: int) -> bytes:
         flags |= dnspacket.TC if lost and not query.over_tcp else 0
         counts = fitting
     answers, authorities, additionals = counts
-    header = HEADER.pack(query.id, flags, 1, answers, authorities, additionals + (1 if opt else 0))
-    return b"".join((header, query.question, body, opt))
+    header = HEADER.pack(query.id, flags, 1, answers, authorities, additionals + 1 if opt else additionals)
+    return b"".join((header, question, body, opt))
 
 
 def _respelled(query: Query, kept: bytes, start: int) -> bytes:

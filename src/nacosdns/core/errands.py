@@ -6,21 +6,24 @@ Must not know: what is decided about them (core/forwarding.py). Rule: what the f
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 from hashlib import blake2b
-from math import inf
+from heapq import heappop, heappush
+from math import ceil, inf
 
 import msgspec
 
 from nacosdns.core import dnspacket, dnswire
-from nacosdns.core.dnsname import HEADER_BYTES
 from nacosdns.core.model import Query, Rcode
 from nacosdns.core.outside import CHECKING_DISABLED, DNSSEC_OK
 from nacosdns.core.resolvers import Resolver
 
 TRIES_MAX = 6
 RD, CD = 0x0100, 0x0010
-_ANSWERS = {Rcode.NOERROR, Rcode.NXDOMAIN}
+SLICES_A_SECOND = 128  # a power of two: a slice's time is exact
+_ANSWERS = frozenset({int(Rcode.NOERROR), int(Rcode.NXDOMAIN)})
 _RCODES = set(Rcode)
+_RESPONSIBLE = dnspacket.AA | dnspacket.RA
 
 
 class ForwardSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +79,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     token: int
 
 
-class Deliver(msgspec.Struct, frozen=True):
+class Deliver(msgspec.Struct, frozen=True, gc=False):
     """Give this to whoever waits; exactly once for each ``Pending``."""
 
     waiter: object
@@ -134,28 +137,76 @@ class Purpose(Enum):
     LOOP_CHECK = "loop check"
 
 
-ALONE = {Purpose.PROBE, Purpose.LOOP_CHECK}  # asked of one resolver, for nobody, joined by nobody
-
-
-class Errand(msgspec.Struct, eq=False):
-    """One question on its way. ``due`` is the time under which it lies in the heap."""
+class Errand(msgspec.Struct, eq=False, gc=False):
+    """One question on its way. ``slice`` is its place on the agenda; ``alone``: asked of one resolver, for nobody, joined by nobody."""
 
     key: bytes
     purpose: Purpose
-    order: list[Resolver]
+    order: tuple[Resolver, ...]
     started_at: float
     deadline: float
     tries_left: int = TRIES_MAX
     waiters: list[tuple[Query, object]] = []
-    tokens: list[int] = []
+    tokens: tuple[int, ...] = ()
     stale_at: float = inf
     try_due: float = inf
-    due: float = inf
+    slice: float = inf
     truncated: bytes = b""
     over: bool = False
+    alone: bool = False
 
 
-class Try(msgspec.Struct, eq=False):
+class Agenda:
+    """Which errand must be looked at when, in slices of a 128th of a second: never early, late by a slice at most.
+
+    Most errands end long before; so what is over costs next to nothing, and nothing is sorted but the slices.
+    """
+
+    def __init__(self) -> None:
+        self._slices: dict[int, list[Errand]] = {}
+        self._order: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"<Agenda {len(self._slices)} slices>"
+
+    def add(self, errand: Errand) -> None:
+        """At its next time, unless it is on the agenda for an earlier one."""
+        due = errand.try_due
+        due = min(due, errand.stale_at)
+        due = min(due, errand.deadline)
+        number = ceil(due * SLICES_A_SECOND)
+        if number < errand.slice:
+            errand.slice = number
+            errands = self._slices.get(number)
+            if errands is None:
+                errands = self._slices[number] = []
+                heappush(self._order, number)
+            errands.append(errand)
+
+    def next_due(self) -> float:
+        """When ``take`` will have something; inf for never."""
+        while self._order:
+            errands = self._slices[self._order[0]]
+            while errands and errands[-1].over:
+                errands.pop()
+            if errands:
+                return self._order[0] / SLICES_A_SECOND
+            del self._slices[heappop(self._order)]
+        return inf
+
+    def take(self, now: float) -> list[Errand]:
+        """Who must be looked at now, in the order of the slices; they are on no agenda any more."""
+        taken: list[Errand] = []
+        while self._order and self._order[0] <= now * SLICES_A_SECOND:
+            number = heappop(self._order)
+            for errand in self._slices.pop(number):
+                if errand.slice == number and not errand.over:
+                    errand.slice = inf
+                    taken.append(errand)
+        return taken
+
+
+class Try(msgspec.Struct, eq=False, gc=False):
     """One packet to one resolver; ``late`` when its patience is over."""
 
     errand: Errand
@@ -182,9 +233,15 @@ def resolver_status(resolver: Resolver) -> ResolverStatus:
 
 def query_packet(question: bytes, flags: int, *, has_opt: bool) -> bytes:
     """A query with id 0. AD asks for the AD bit of the answer (RFC 6840 5.7): not every client of the entry will."""
+    header, opt = _around_question(flags, has_opt)
+    return header + question + opt
+
+
+@cache
+def _around_question(flags: int, has_opt: bool) -> tuple[bytes, bytes]:  # noqa: FBT001  # a key of the cache
     header_flags = RD | dnspacket.AD | (CD if flags & CHECKING_DISABLED else 0)
     header = dnspacket.HEADER.pack(0, header_flags, 1, 0, 0, int(has_opt))
-    return header + question + (dnspacket.opt_bytes(0, dnssec_ok=bool(flags & DNSSEC_OK)) if has_opt else b"")
+    return header, dnspacket.opt_bytes(0, dnssec_ok=bool(flags & DNSSEC_OK)) if has_opt else b""
 
 
 def failure(flags: int, scan: dnswire.ReplyScan, *, over_tcp: bool) -> str:
@@ -193,18 +250,13 @@ def failure(flags: int, scan: dnswire.ReplyScan, *, over_tcp: bool) -> str:
         return Rcode(scan.rcode).name if scan.rcode in _RCODES else f"rcode {scan.rcode}"
     if scan.truncated:
         return "truncated over TCP" if over_tcp else ""
-    is_referral = scan.rcode == Rcode.NOERROR and not scan.answer_count and not flags & (dnspacket.AA | dnspacket.RA)
+    is_referral = not (scan.rcode or scan.answer_count or flags & _RESPONSIBLE)
     return "no recursion there" if is_referral else ""
 
 
 def may_lack_edns(scan: dnswire.ReplyScan, packet: bytes) -> bool:
     """RFC 6891 7: an old server answers OPT with FORMERR or NOTIMP, and has no OPT itself (ARCOUNT 0)."""
     return scan.rcode in {Rcode.FORMERR, Rcode.NOTIMP} and packet[10:12] == b"\x00\x00"
-
-
-def repeats(packet: bytes, question: bytes) -> bool:
-    """Whether the reply has our question letter by letter, also in case (0x20)."""
-    return packet.startswith(question, HEADER_BYTES)
 
 
 def check_name(identity: bytes, address: str) -> bytes:

@@ -42,16 +42,18 @@ class Feed:
         self._names: dict[tuple[str, str], deque[Names]] = {}
         self._removed: dict[ServiceKey, str] = {}
         self._changed: dict[ServiceKey, None] = {}
+        self._state: list[ServiceKey] = []
         self._externals: deque[External] = deque(maxlen=EXTERNALS_MAX)
         self._epoch = 0
         self.lost = 0
 
     def __repr__(self) -> str:
-        return f"<Feed changed={len(self._changed)} removed={len(self._removed)} externals={len(self._externals)}>"
+        return f"<Feed changed={len(self._changed)} state={len(self._state)} removed={len(self._removed)} externals={len(self._externals)}>"
 
     def full(self, keys: Iterable[ServiceKey], epoch: int) -> None:
         """Everything known is to be told, then ``Synced``."""
-        self._changed.update(dict.fromkeys(keys))
+        self._state = list(keys)
+        self._state.reverse()
         self._epoch = epoch
 
     def changed(self, key: ServiceKey) -> None:
@@ -85,7 +87,7 @@ class Feed:
         if self._removed:
             key = next(iter(self._removed))
             return Removed(key, self._removed.pop(key))
-        if self._changed:
+        if self._changed or self._state:
             return self._updates(known)
         if self._epoch:
             epoch, self._epoch = self._epoch, 0
@@ -102,8 +104,8 @@ class Feed:
         """What is still to be told of these services, before all the rest; None when nothing is."""
         items = []
         for key in keys:
-            if key in self._changed and (item := known(key)) is not None:
-                del self._changed[key]
+            if (key in self._changed or self._state) and (item := known(key)) is not None:
+                self._changed.pop(key, None)
                 self._removed.pop(key, None)
                 items.append(item)
         return Updates(tuple(items)) if items else None
@@ -115,12 +117,19 @@ class Feed:
             del self._names[group]
         return part
 
+    def _next(self) -> ServiceKey:
+        """What changed goes before the rest of a full state."""
+        if not self._changed:
+            return self._state.pop()
+        key = next(iter(self._changed))
+        del self._changed[key]
+        return key
+
     def _updates(self, known: Callable[[ServiceKey], Known | None]) -> Updates:
         items: list[Known] = []
         size = 0
-        while self._changed and size < STATE_FRAME_BYTES:
-            key = next(iter(self._changed))
-            del self._changed[key]
+        while (self._changed or self._state) and size < STATE_FRAME_BYTES:
+            key = self._next()
             if (item := known(key)) is not None:
                 items.append(item)
                 size += len(item.body) + 64

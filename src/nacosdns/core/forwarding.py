@@ -11,16 +11,15 @@ sees, are in core/errands.py). A try that is out of patience stays open for a la
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
 
 from nacosdns.core import dnswire
 from nacosdns.core.dnsname import HEADER_BYTES
 from nacosdns.core.errands import (
-    ALONE,
     PENDING,
     TRIES_MAX,
+    Agenda,
     Counts,
     Deliver,
     Errand,
@@ -36,7 +35,6 @@ from nacosdns.core.errands import (
     failure,
     may_lack_edns,
     query_packet,
-    repeats,
     resolver_status,
 )
 from nacosdns.core.model import Rcode
@@ -45,7 +43,7 @@ from nacosdns.core.resolvers import PLAIN_S, PROBE_PATIENCE_S, Health, Resolvers
 from nacosdns.errors import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from random import Random
 
     from nacosdns.core.errands import ForwardSettings, Pending, Work
@@ -53,7 +51,7 @@ if TYPE_CHECKING:
     from nacosdns.core.outside import Entry
     from nacosdns.core.resolvers import Ours, Resolver
 
-DEADLINE_S = 2.5  # below the 5 s of libc
+DEADLINE_S = 2.49  # and a slice of the agenda: 2.5, below the 5 s of libc
 STALE_WAIT_S = 0.5  # RFC 8767 5, client response timer
 FAILING_WAIT_S = 0.05  # the same while the question failed last time: enough to see that it works again
 RECHECK_S = 1.0  # RFC 9520 2.2: a failure is remembered so long
@@ -61,6 +59,7 @@ TCP_PATIENCE_S = 1.0
 REFRESHES_MAX = 64
 FAILURES_MAX = 10_000
 OPCODE = 0x7800
+_ASKED, _CACHE, _UPSTREAM = Purpose.ASKED, Source.CACHE, Source.UPSTREAM  # a look-up in an enum costs as much as a call
 TXT_IN = b"\x00\x10\x00\x01"
 ROOT_NS = b"\x00\x00\x02\x00\x01\x00"  # a question key: what every resolver has at hand
 
@@ -78,12 +77,11 @@ class Forwarding:
         self._errands: dict[bytes, Errand] = {}
         self._tries: dict[int, Try] = {}
         self._failures: dict[bytes, float] = {}
-        self._checks: dict[bytes, str] = {}
+        self._checks: dict[bytes, Resolver] = {}
         self._wanted_key = b""
-        self._timers: list[tuple[float, int, Errand]] = []
+        self._agenda = Agenda()
         self._work: list[Work] = []
         self._token = 0
-        self._timer = 0
         self._waiting = 0
         self._refreshing = 0
 
@@ -101,7 +99,7 @@ class Forwarding:
         entry = self.outside.get(key)
         if entry is not None and now < entry.fresh_until:
             packet, good_until = self.outside.render(key, entry, query, now)
-            return Hit(packet, Source.CACHE, good_until)
+            return Hit(packet, _CACHE, good_until)
         return self._ask_upstream(query, waiter, key, entry, now)
 
     def received(self, token: int, packet: bytes, now: float, wall: float) -> bool:
@@ -109,25 +107,30 @@ class Forwarding:
         attempt = self._tries.get(token)
         if attempt is None:
             return True
+        errand = attempt.errand
         try:
-            scan = dnswire.scan_reply(packet)
+            scan = dnswire.scan_reply(packet, attempt.question)
         except WireError:
             return self._ignored()
-        flags = int.from_bytes(packet[2:4], "big")
+        flags = packet[2] << 8 | packet[3]
         fault = failure(flags, scan, over_tcp=attempt.over_tcp)
-        if not self._is_about(scan, attempt, fault) or flags & OPCODE:
+        question = scan.question
+        is_spelled = question == attempt.question
+        if not is_spelled and question != errand.key[:-1] and (question or not fault):
+            return self._ignored()  # some servers leave the question out when they fail (RFC 1035 7.3)
+        if flags & OPCODE:
             return self._ignored()
         self._drop_try(token, attempt)
-        if attempt.errand.purpose is Purpose.LOOP_CHECK:
-            self._end(attempt.errand)
+        if errand.alone and errand.purpose is Purpose.LOOP_CHECK:
+            self._end(errand)
             attempt.resolver.checked(attempt.sent_at, now)
         elif fault and attempt.has_opt and may_lack_edns(scan, packet):
-            self._try(attempt.errand, attempt.resolver, now, has_opt=False, over_tcp=attempt.over_tcp)
+            self._try(errand, attempt.resolver, now, has_opt=False, over_tcp=attempt.over_tcp)
         elif fault:
             self._erred(attempt, fault, now)
         elif scan.truncated:
             self._truncated(attempt, packet, now)
-        elif self._settings.mixed_case and not attempt.over_tcp and not repeats(packet, attempt.question):
+        elif self._settings.mixed_case and not attempt.over_tcp and not is_spelled:
             self._retry_over_tcp(attempt, now)
         else:
             self._answered(attempt, packet, scan, now, wall)
@@ -145,12 +148,13 @@ class Forwarding:
 
     def tick(self, now: float) -> None:
         """Does what is due: patience and deadlines, refreshes, probes."""
-        while self._timers and self._timers[0][0] <= now:
-            due, _, errand = heappop(self._timers)
-            if due == errand.due and not errand.over:
-                errand.due = inf
+        for errand in self._agenda.take(now):
+            if not errand.over:
                 self._expire(errand, now)
-        self._refresh(now)
+        if self.outside.next_due() <= now:
+            self._refresh(now)
+        if self.outside.is_over:
+            self.outside.make_room()
         for resolver in self.resolvers.take_probes(now):
             self._probe(resolver, now)
         for resolver in self.resolvers.take_loop_checks(now):
@@ -158,11 +162,12 @@ class Forwarding:
 
     def next_due(self) -> float | None:
         """When ``tick`` must be called next; None when nothing is waited for."""
-        while self._timers and self._timers[0][2].over:
-            heappop(self._timers)
-        timer = self._timers[0][0] if self._timers else inf
-        refresh = self.outside.next_due() if self._refreshing < REFRESHES_MAX else inf
-        due = min(timer, refresh, self.resolvers.next_due())
+        due = self._agenda.next_due()
+        if self._refreshing < REFRESHES_MAX:
+            due = min(due, self.outside.next_due())
+        if self.outside.is_over:
+            due = 0.0
+        due = min(due, self.resolvers.next_due())
         return None if due == inf else due
 
     def take_work(self) -> list[Work]:
@@ -173,7 +178,7 @@ class Forwarding:
     def set_upstreams(self, addresses: Iterable[str], own: Ours, now: float) -> None:
         """The list from now on; who stays keeps its health. What is ``own`` is left out (see ``status``)."""
         self.resolvers.replace(addresses, own, now)
-        self._checks = {check_name(self._identity, resolver.address): resolver.address for resolver in self.resolvers}
+        self._checks = {check_name(self._identity, resolver.address): resolver for resolver in self.resolvers}
         self._failures.clear()
 
     def configure(self, settings: ForwardSettings) -> None:
@@ -182,13 +187,13 @@ class Forwarding:
         self.outside.entries_max = settings.external_entries
         self.outside.stale_max_s = settings.external_stale_s
 
-    def forget(self, name: bytes) -> tuple[bytes, ...]:
-        """Drops what is kept of this folded wire name, whatever the type; the questions, for the store."""
+    def forget(self, name: bytes) -> Iterator[tuple[bytes, ...]]:
+        """Drops what is kept of this folded wire name, whatever the type, in steps; each gives its questions, for the store."""
         self._failures.clear()
         return self.outside.forget(name)
 
-    def forget_under(self, suffix: bytes) -> tuple[bytes, ...]:
-        """Drops what is kept of this folded wire name and everything under it; the questions, for the store."""
+    def forget_under(self, suffix: bytes) -> Iterator[tuple[bytes, ...]]:
+        """Drops what is kept of this folded wire name and everything under it, in steps as ``forget``."""
         self._failures.clear()
         return self.outside.forget_under(suffix)
 
@@ -209,7 +214,7 @@ class Forwarding:
     def _ask_upstream(
         self, query: Query, waiter: object, key: bytes, entry: Entry | None, now: float
     ) -> Hit | Pending | Failed:
-        looping = self.resolvers.named(self._checks.get(query.name, ""))
+        looping = self._checks.get(query.name)
         if looping is not None:
             looping.looped(now)
             return Failed(Rcode.REFUSED, f"{looping.address} asks us back")
@@ -217,7 +222,7 @@ class Forwarding:
         stale = entry if entry is not None and self.outside.is_usable_stale(entry, now) else None
         errand = self._errands.get(key)
         if errand is None:
-            begun = self._begin(key, Purpose.ASKED, now)
+            begun = self._begin(key, _ASKED, now)
             if isinstance(begun, str):
                 return self._stale(query, key, stale, now) if stale is not None else Failed(Rcode.SERVFAIL, begun)
             errand = begun
@@ -233,7 +238,7 @@ class Forwarding:
             if errand.started_at + wait_s <= now or self._waiting >= self._settings.waiters_max:
                 return self._stale(query, errand.key, stale, now)
             errand.stale_at = errand.started_at + wait_s
-            self._schedule(errand)
+            self._agenda.add(errand)
         elif self._waiting >= self._settings.waiters_max:
             self.counts.overflows += 1
             return Failed(Rcode.SERVFAIL, "too many clients wait")
@@ -252,7 +257,7 @@ class Forwarding:
         order = self.resolvers.order(now)
         if not order:
             return self.resolvers.why_nobody()
-        errand = self._errands[key] = Errand(key, purpose, order, started_at=now, deadline=now + DEADLINE_S)
+        errand = self._errands[key] = Errand(key, purpose, order, now, now + DEADLINE_S)
         self._advance(errand, now)
         return errand
 
@@ -281,65 +286,60 @@ class Forwarding:
     def _ask_one(self, key: bytes, purpose: Purpose, resolver: Resolver, now: float) -> None:
         self.counts.probes += 1
         deadline = now + PROBE_PATIENCE_S
-        self._advance(Errand(key, purpose, [resolver], started_at=now, deadline=deadline, tries_left=1), now)
+        errand = Errand(key, purpose, (resolver,), now, deadline, tries_left=1, alone=True)
+        self._advance(errand, now)
 
     # Tries
 
     def _advance(self, errand: Errand, now: float) -> None:
         """One more try with the next resolver; without one, or without tries, what is open is waited for."""
-        if not errand.order or (errand.tries_left <= 0 and not errand.tokens):
-            self._give_up(errand, "no upstream gave an answer", now)
-        elif errand.tries_left <= 0:
+        if errand.tries_left > 0 and errand.order:
+            resolver, *others = errand.order
+            if others:
+                errand.order = (*others, resolver)
+            self._try(errand, resolver, now, has_opt=resolver.plain_until <= now)
+        elif errand.order and errand.tokens:
             errand.try_due = inf
-            self._schedule(errand)
+            self._agenda.add(errand)
         else:
-            resolver = errand.order.pop(0)
-            errand.order.append(resolver)
-            self._try(errand, resolver, now, has_opt=not resolver.is_plain(now))
+            self._give_up(errand, "no upstream gave an answer", now)
 
     def _try(
         self, errand: Errand, resolver: Resolver, now: float, *, has_opt: bool = True, over_tcp: bool = False
     ) -> None:
-        self._token += 1
-        question = self._spelled(errand.key[:-1])
-        self._tries[self._token] = Try(errand, resolver, question, now, over_tcp=over_tcp, has_opt=has_opt)
-        errand.tokens.append(self._token)
-        first = errand.tries_left == TRIES_MAX
+        token = self._token = self._token + 1
+        key = errand.key
+        question = self._spelled(key[:-1]) if self._settings.mixed_case else key[:-1]
+        self._tries[token] = Try(errand, resolver, question, now, over_tcp, has_opt)
+        errand.tokens += (token,)
+        if errand.alone:
+            patience_s = PROBE_PATIENCE_S
+        else:
+            patience_s = TCP_PATIENCE_S if over_tcp else resolver.patience_s(first=errand.tries_left == TRIES_MAX)
+        errand.try_due = now + patience_s
         errand.tries_left -= 1
-        errand.try_due = now + self._patience_s(errand, resolver, first=first, over_tcp=over_tcp)
         resolver.sent += 1
         self.counts.upstream_queries += 1
-        packet = query_packet(question, errand.key[-1], has_opt=has_opt)
-        self._work.append(Send(self._token, resolver.address, packet, over_tcp))
-        self._schedule(errand)
-
-    def _patience_s(self, errand: Errand, resolver: Resolver, *, first: bool, over_tcp: bool) -> float:
-        if errand.purpose in ALONE:
-            return PROBE_PATIENCE_S
-        return TCP_PATIENCE_S if over_tcp else resolver.patience_s(first=first)
+        packet = query_packet(question, key[-1], has_opt=has_opt)
+        self._work.append(Send(token, resolver.address, packet, over_tcp))
+        self._agenda.add(errand)
 
     def _spelled(self, question: bytes) -> bytes:
-        """With 0x20 each letter of the name in a case drawn anew: more for a forger to guess."""
-        if not self._settings.mixed_case:
-            return question
+        """0x20: each letter of the name in a case drawn anew: more for a forger to guess."""
         name = bytes(byte ^ 0x20 if 97 <= byte <= 122 and self._rng.getrandbits(1) else byte for byte in question[:-4])
         return name + question[-4:]
 
     def _drop_try(self, token: int, attempt: Try) -> None:
         del self._tries[token]
-        attempt.errand.tokens.remove(token)
+        errand = attempt.errand
+        errand.tokens = () if len(errand.tokens) == 1 else tuple(other for other in errand.tokens if other != token)
 
     def _spent(self, attempt: Try, now: float) -> None:
         """This resolver has no answer to this question: the next one, unless another try is on its way."""
         errand = attempt.errand
-        if attempt.resolver in errand.order:
-            errand.order.remove(attempt.resolver)
+        errand.order = tuple(resolver for resolver in errand.order if resolver is not attempt.resolver)
         if not errand.order or not attempt.late:
             self._advance(errand, now)
-
-    def _is_about(self, scan: dnswire.ReplyScan, attempt: Try, fault: str) -> bool:
-        """Whether the reply is about our question; some servers leave it out when they fail (RFC 1035 7.3)."""
-        return scan.question == attempt.errand.key[:-1] or (not scan.question and bool(fault))
 
     def _ignored(self) -> bool:
         self.counts.upstream_spoofed += 1
@@ -355,7 +355,7 @@ class Forwarding:
         self._retry_over_tcp(attempt, now)
 
     def _retry_over_tcp(self, attempt: Try, now: float) -> None:
-        if attempt.errand.purpose in ALONE:
+        if attempt.errand.alone:
             self._end(attempt.errand)
             return
         self.counts.upstream_tcp_retries += 1
@@ -370,18 +370,20 @@ class Forwarding:
         errand = attempt.errand
         self._credit(attempt, now)
         self._end(errand)
-        self._failures.pop(errand.key, None)
+        if self._failures:
+            self._failures.pop(errand.key, None)
         entry = self.outside.put(errand.key, packet, scan, now=now, wall=wall)
         for query, waiter in errand.waiters:
-            self._deliver(waiter, Hit(self.outside.render_new(entry, query), Source.UPSTREAM))
+            self._work.append(Deliver(waiter, Hit(self.outside.render_new(entry, query), _UPSTREAM)))
 
     def _credit(self, attempt: Try, now: float) -> None:
         """The resolver did well. TCP tells nothing of its latency."""
-        resolver, purpose = attempt.resolver, attempt.errand.purpose
+        resolver, errand = attempt.resolver, attempt.errand
         if not attempt.has_opt:
             resolver.plain_until = now + PLAIN_S
         if not attempt.over_tcp:
-            resolver.answered(attempt.sent_at, now, attempt.errand.key, probe=purpose is Purpose.PROBE)
+            probe = errand.alone and errand.purpose is Purpose.PROBE
+            resolver.answered(attempt.sent_at, now, errand.key, probe=probe)
 
     # Ends
 
@@ -394,7 +396,7 @@ class Forwarding:
             return
         if now >= errand.stale_at:
             self._serve_stale(errand, now)
-        self._schedule(errand)
+        self._agenda.add(errand)
 
     def _lose_patience(self, errand: Errand, now: float) -> None:
         errand.try_due = inf
@@ -404,7 +406,7 @@ class Forwarding:
             self.counts.upstream_failures += 1
             self._blame(attempt, "no answer", now)
             attempt.late = True
-        if errand.purpose not in ALONE:
+        if not errand.alone:
             self._advance(errand, now)
 
     def _blame(self, attempt: Try, error: str, now: float) -> None:
@@ -426,7 +428,7 @@ class Forwarding:
 
     def _give_up(self, errand: Errand, why: str, now: float) -> None:
         self._end(errand)
-        if errand.purpose in ALONE:
+        if errand.alone:
             return
         self._notefailure(errand.key, now)
         for query, waiter in errand.waiters:
@@ -450,15 +452,16 @@ class Forwarding:
 
     def _end(self, errand: Errand) -> None:
         errand.over = True
-        for token in errand.tokens:
-            del self._tries[token]
-            self._work.append(Release(token))
-        errand.tokens.clear()
+        if errand.tokens:
+            for token in errand.tokens:
+                del self._tries[token]
+                self._work.append(Release(token))
+            errand.tokens = ()
         self._waiting -= len(errand.waiters)
-        if errand.purpose not in ALONE:
+        if not errand.alone:
             del self._errands[errand.key]
-        if errand.purpose is Purpose.REFRESH:
-            self._refreshing -= 1
+            if errand.purpose is not _ASKED:
+                self._refreshing -= 1
 
     def _deliver(self, waiter: object, outcome: Hit | Failed) -> None:
         self._work.append(Deliver(waiter, outcome))
@@ -468,11 +471,3 @@ class Forwarding:
         self._failures[key] = now
         if len(self._failures) > FAILURES_MAX:
             del self._failures[next(iter(self._failures))]
-
-    def _schedule(self, errand: Errand) -> None:
-        """Into the heap, when it is due earlier than it lies there; what lies there under another time is skipped."""
-        due = min(errand.try_due, errand.stale_at, errand.deadline)
-        if due < errand.due:
-            errand.due = due
-            self._timer += 1
-            heappush(self._timers, (due, self._timer, errand))

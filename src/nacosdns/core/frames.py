@@ -7,9 +7,14 @@ a full state never removes, only ``Removed`` does; ``Known.body`` stays encoded 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from nacosdns.core.model import ServiceKey, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VERSION = 1
 FRAME_BYTES_MAX = 32 << 20
@@ -213,6 +218,20 @@ def known(snapshot: Snapshot) -> Known:
     """The snapshot as it goes over the link and into the store: key in clear, the rest encoded once."""
     return Known(snapshot.key, snapshot.revision, msgspec.Raw(encode(snapshot)))
 
+
+def holds(body: bytes, key: ServiceKey) -> bool:
+    """Whether this is an encoded snapshot of this service, by its first bytes: all that is looked at."""
+    return body[:1] == _SNAPSHOT_HEAD and body.startswith(_key_encoded(key), 1)
+
+
+def is_empty(item: Known) -> bool:
+    """Whether the encoded snapshot has no instance (MessagePack: an array of none after the key)."""
+    body = bytes(item.body)
+    return body[1 + len(_key_encoded(item.key))] == 0x90
+
+
+_key_encoded: Callable[[ServiceKey], bytes] = msgspec.msgpack.Encoder().encode
+_SNAPSHOT_HEAD = encode(Snapshot(ServiceKey("", "", ""), ()))[:1]
 
 LENGTH_BYTES = 4
 CHANNEL_BYTES_MAX = 64 << 20

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from enum import Enum
+from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -207,6 +208,8 @@ WEB_REQUESTS = _table.counter(
 FAMILIES: tuple[Family, ...] = tuple(_table.families)
 CELLS: int = _table.size
 
+UDP_TO_TCP = len(QUERIES) // 2
+"""From the cell of an answer by UDP to that of the same answer by TCP: the door is the first label."""
 query_index = QUERIES.index
 """The cell of ``queries_total``: door, type word, rcode word, source."""
 
@@ -224,6 +227,12 @@ def rcode_word(rcode: int, answers: int = 1) -> str:
     if rcode == 0 and not answers:
         return "nodata"
     return _RCODE_WORDS.get(rcode, "other")
+
+
+@lru_cache(maxsize=4096)
+def query_cell(source: str, qtype: int, rcode: int, answers: int = 0, *, over_tcp: bool) -> int:
+    """The cell of ``queries_total`` that counts an answer."""
+    return query_index("tcp" if over_tcp else "udp", type_word(qtype), rcode_word(rcode, answers), source)
 
 
 class Counters(defaultdict[int, int]):

@@ -126,6 +126,16 @@ class Rcode(IntEnum):
     BADVERS = 16
 
 
+def type_text(kind: int) -> str:
+    """A record type as people write it (RFC 3597 5)."""
+    return RecordType(kind).name if kind in set(RecordType) else f"TYPE{kind}"
+
+
+def rcode_text(code: int) -> str:
+    """A response code as people write it."""
+    return Rcode(code).name if code in set(Rcode) else f"RCODE{code}"
+
+
 class Edns(msgspec.Struct, frozen=True, gc=False):
     """The OPT record of a query (RFC 6891)."""
 

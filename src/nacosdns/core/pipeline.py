@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nacosdns.core import answers, dnsname, dnsrecord, dnswire, metrics
+from nacosdns.core import answers, dnsname, dnsrecord
 from nacosdns.core.balance import balancer_type, tiered
-from nacosdns.core.book import Page, owner_pointed
+from nacosdns.core.book import service_id
+from nacosdns.core.composing import CANARY, Composer, Reply
+from nacosdns.core.metrics import query_cell
 from nacosdns.core.model import Answer, Query, Rcode, Record, RecordType, ServiceKey, Source
 from nacosdns.core.naming import (
     WHY_NOTHING,
@@ -24,8 +26,8 @@ from nacosdns.core.naming import (
     Outside,
     Prefix,
     ServiceName,
-    address_name,
 )
+from nacosdns.core.page import Page, shape_of
 from nacosdns.core.spelling import fold_text, folded_of
 from nacosdns.errors import WireError
 
@@ -41,25 +43,18 @@ if TYPE_CHECKING:
     from nacosdns.core.naming import Candidate, Names, Target
     from nacosdns.core.policy import Policies
 
-CANARY = dnsname.text_name("canary.nacosdns.invalid")
-CANARY_ADDRESS = "127.0.0.1"
 MISSES_MAX = 20_000
 ALIAS_CHECK_S = 60.0
 STALE_PAUSE_S = 5.0
+LASTING_S = 5.0  # so long an unchanging answer is repeated before it is decided anew
+UNSURE_S = 1.0  # the same while what it rests on may change without a word about its services
 _REFUSED_TYPES = {RecordType.AXFR, RecordType.IXFR}
-_HINFO = 13
-
-
-class Reply(msgspec.Struct, frozen=True, gc=False):
-    """A whole packet to send. ``cell`` counts it; ``page`` when the packet may be prepared for the next time."""
-
-    packet: bytes
-    cell: int
-    page: Page | None = None
 
 
 class Forward(msgspec.Struct, frozen=True, gc=False):
-    """Not ours: for the upstreams."""
+    """Not ours: for the upstreams. ``about`` is the service that would take the name from them."""
+
+    about: tuple[str, ...] = ()
 
 
 class Chase(msgspec.Struct, frozen=True, gc=False):
@@ -80,7 +75,13 @@ class Lookup(msgspec.Struct, frozen=True, gc=False):
     otherwise: Reply | Chase | None = None
 
 
-Outcome = Reply | Lookup | Forward | Chase
+class Search(msgspec.Struct, frozen=True, gc=False):
+    """Whether an instance has this address must be looked for in the whole book."""
+
+    address: str
+
+
+Outcome = Reply | Lookup | Forward | Chase | Search
 
 
 class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -112,6 +113,8 @@ class Pipeline:
         self._policies = policies
         self._balancers = balancers
         self._book = book
+        self._prepared = book.prepared
+        self._say = Composer(policies, settings.nameserver)
         self._allowed = allowed
         self._judges = judges
         self._rng = rng
@@ -122,7 +125,7 @@ class Pipeline:
         self._listed: dict[tuple[str, str], set[str]] = {}
         self._listing: dict[tuple[str, str], set[str]] = {}
         self.none_healthy = 0
-        self.asked: dict[ServiceKey, None] = {}
+        self.asked: dict[str, None] = {}
         self.urgent = False
         self.why: list[str] = []
         self.service: Snapshot | None = None
@@ -175,20 +178,41 @@ class Pipeline:
         """What to do with a query. ``why`` then says how it was decided, for `ask`."""
         self.why = []
         self.service = None
+        self._prepared.now = now
         if query.edns is not None and query.edns.version != 0:
-            return self._plain(query, Answer(rcode=Rcode.BADVERS, authoritative=False))
-        if self._judges and not self._allowed.allows(query.client):
+            return self._say.plain(query, Answer(rcode=Rcode.BADVERS, authoritative=False))
+        if not self.admits(query.client):
             self.why.append("the client is not in server.allow")
-            return self._plain(query, Answer(rcode=Rcode.REFUSED, authoritative=False))
-        page = self._book.page(query.name, query.type)
+            return self._say.refusal(query)
+        page = self._prepared.page(query.name, query.type)
         if page is not None and query.klass == 1:
-            self.asked[page.key] = None
+            self.asked[page.service] = None
             return self._from_page(query, page)
         if query.klass != 1 or query.type in _REFUSED_TYPES:
-            return self._plain(query, Answer(rcode=Rcode.REFUSED, authoritative=False))
+            return self._say.refusal(query)
         if query.name == CANARY:
-            return self._canary(query)
-        return self._by_name(query, self._names.resolve(query.labels), now, wall)
+            return self._say.canary(query)
+        target = self._names.resolve(query.labels)
+        outcome = self._by_name(query, target, now, wall)
+        return self._lasting(outcome, target, now) if isinstance(outcome, Reply) and not outcome.turns else outcome
+
+    def _lasting(self, reply: Reply, target: Target, now: float) -> Reply:
+        """How long the reply may be repeated as it is, and the change of which services ends that."""
+        if reply.packet[3] & 0x0F not in {Rcode.NOERROR, Rcode.NXDOMAIN}:
+            return reply
+        if isinstance(target, Apex | Marker | Nothing):
+            return msgspec.structs.replace(reply, until=now + LASTING_S)
+        candidates = target.candidates if isinstance(target, ServiceName) else getattr(target, "bare", ())
+        if any(self._book.is_ambiguous(candidate.folded) for candidate in candidates):
+            return reply
+        known = any(self._book.knows(candidate.folded) for candidate in candidates)
+        ends = [self._misses.get(candidate.folded, (0.0, 0.0))[0] for candidate in candidates]
+        until = min([now + (LASTING_S if known else UNSURE_S), *(end for end in ends if end > now)])
+        return msgspec.structs.replace(reply, until=until, about=tuple(service_id(c.folded) for c in candidates))
+
+    def admits(self, client: bytes) -> bool:
+        """Whether this client may ask; everybody may where only this host can reach us."""
+        return not self._judges or self._allowed.allows(client)
 
     def explain(self, query: Query, now: float, wall: float) -> None:
         """Decides from the name on, past the pages, so that ``why`` and ``service`` say how the answer comes about."""
@@ -202,15 +226,15 @@ class Pipeline:
             case Outside():
                 return self._outside(query, target, now, wall)
             case Apex(zone=zone):
-                return self._apex(query, zone)
+                return self._say.apex(query, zone)
             case Marker(zone=zone):
                 self.why.append("an empty name between the zone and its services")
-                return self._negative(query, zone, Rcode.NOERROR)
+                return self._say.negative(query, zone, Rcode.NOERROR)
             case AddressName(zone=zone, address=address):
                 return self._address(query, zone, address)
             case Nothing(zone=zone, why=why):
                 self.why.append(WHY_NOTHING[why])
-                return self._negative(query, zone, Rcode.NXDOMAIN)
+                return self._say.negative(query, zone, Rcode.NXDOMAIN)
             case ServiceName():
                 return self._service(query, target, now, wall)
 
@@ -219,59 +243,38 @@ class Pipeline:
         if zone is None:
             return Forward()
         candidate = target.bare[0]
-        known = self._book.find(candidate.folded, candidate.asked) is not None
+        known = self._book.knows(candidate.folded)
         listed = self._listed.get((zone.namespace, zone.group))
         if known or (listed is not None and candidate.folded[2] in listed):
             self.why.append("a bare name that is a service")
             return self._service(query, ServiceName(zone, zone.namespace, target.bare), now, wall)
         if listed is None and len(query.labels) == 1:
             self.why.append("a single label, and no catalogue to know whether it is a service")
-            return self._plain(query, Answer(rcode=Rcode.SERVFAIL, authoritative=False))
-        return Forward()
+            return self._say.failure(query)
+        return Forward((service_id(candidate.folded),))
 
     # --- names without a service
-
-    def _canary(self, query: Query) -> Outcome:
-        if query.type != RecordType.A:
-            return self._plain(query, Answer())
-        record = dnsrecord.address_record(query.name, 0, CANARY_ADDRESS)
-        return self._plain(query, Answer(answers=(record,)))
-
-    def _apex(self, query: Query, zone: Zone) -> Outcome:
-        ttl_s = self._policies.base.ttl_s
-        if query.type == RecordType.SOA:
-            return self._plain(query, Answer(answers=(self._soa(zone, self._policies.base),)))
-        if query.type == RecordType.NS:
-            target = address_name(self._settings.nameserver, zone.name)
-            glue = dnsrecord.address_record(target, ttl_s, self._settings.nameserver)
-            return self._plain(query, Answer(answers=(dnsrecord.ns(zone.name, ttl_s, target),), glue=(glue,)))
-        if query.type == RecordType.ANY:
-            return self._minimal_any(query, self._policies.base)
-        return self._negative(query, zone, Rcode.NOERROR)
 
     def _address(self, query: Query, zone: Zone, address: str) -> Outcome:
         family = answers.address_family(address)
         raw = dnsrecord.pack_address(address)
-        if not raw or not self._may_say(address, raw):
+        known = (self._allowed.contains(raw) or self._book.has_address(address)) if raw else False
+        if known is None:
+            return Search(address)
+        if not known:
             self.why.append("neither the address of a known instance nor in an allowed network")
-            return self._negative(query, zone, Rcode.NXDOMAIN)
+            return self._say.negative(query, zone, Rcode.NXDOMAIN)
         if query.type != (RecordType.A if family == 4 else RecordType.AAAA):
-            return self._negative(query, zone, Rcode.NOERROR)
+            return self._say.negative(query, zone, Rcode.NOERROR)
         record = dnsrecord.address_record(query.name, self._policies.base.ttl_s, address)
-        return self._plain(query, Answer(answers=(record,)))
-
-    def _may_say(self, address: str, raw: bytes) -> bool:
-        """Only addresses of known instances or of allowed networks (rebinding)."""
-        if self._allowed.contains(raw):
-            return True
-        return self._book.has_address(address)
+        return self._say.plain(query, Answer(answers=(record,)))
 
     # --- services
 
     def _service(self, query: Query, target: ServiceName, now: float, wall: float) -> Outcome:
         if target.prefix is Prefix.GRPC_CONFIG and not self._policies.resolve(target.candidates[0].asked).grpc_config:
             self.why.append("no gRPC service config is configured for this service")
-            return self._negative(query, target.zone, Rcode.NXDOMAIN, target.candidates[0].asked)
+            return self._say.negative(query, target.zone, Rcode.NXDOMAIN, target.candidates[0].asked)
         wanted: list[ServiceKey] = []
         for candidate in target.candidates:
             snapshot = self._book.find(candidate.folded, candidate.asked)
@@ -282,16 +285,16 @@ class Pipeline:
                 wanted += candidate.spellings
         if self._book.suffixes.covers(target):
             self.why.append("an empty name above known services")
-            return self._negative(query, target.zone, Rcode.NOERROR)
+            return self._say.negative(query, target.zone, Rcode.NOERROR)
         if wanted:
             return Lookup(tuple(dict.fromkeys(wanted))[:3], self._settings.lookup_s)
         self.why.append("the registry does not know this service")
-        return self._negative(query, target.zone, Rcode.NXDOMAIN, target.candidates[0].asked)
+        return self._say.negative(query, target.zone, Rcode.NXDOMAIN, target.candidates[0].asked)
 
     def _rechecks_later(self, target: ServiceName, candidate: Candidate, missed_at: float, now: float) -> bool:
         """A dotted name that was missed lately, when the alias after it is a known service: looked up again in a minute."""
         others = [c for c in target.candidates if c is not candidate]
-        known = any(self._book.find(c.folded, c.asked) is not None for c in others)
+        known = any(self._book.knows(c.folded) for c in others)
         return known and missed_at > 0 and now - missed_at < ALIAS_CHECK_S
 
     def _known(
@@ -308,7 +311,7 @@ class Pipeline:
             return Lookup((*dict.fromkeys(before), snapshot.key)[:3], self._settings.lookup_s, answer)
         if self._waits(snapshot, now, wall):
             self._paused[snapshot.key] = now + STALE_PAUSE_S
-            self._book.drop_pages(folded_of(snapshot.key))
+            self._prepared.drop(service_id(folded_of(snapshot.key)))
             return Lookup((snapshot.key,), self._settings.stale_wait_s, answer)
         return answer
 
@@ -321,18 +324,18 @@ class Pipeline:
         return wall - snapshot.confirmed_at > self._settings.disk_fresh_s and now >= self._paused.get(snapshot.key, 0.0)
 
     def _answer(self, query: Query, target: ServiceName, snapshot: Snapshot) -> Reply | Chase:
-        self.asked[snapshot.key] = None
+        self.asked[service_id(folded_of(snapshot.key))] = None
         self.urgent |= not snapshot.live
         self.service = snapshot
         policy = self._policies.resolve(snapshot.key.service)
         if target.prefix is Prefix.GRPC_CONFIG:
             records = answers.grpc_config(query.name, policy)
-            return self._records(query, target.zone, policy, records, exists=bool(records), wanted=RecordType.TXT)
+            return self._say.records(query, target.zone, policy, records, exists=bool(records), wanted=RecordType.TXT)
         if not self._exists(snapshot, target):
-            return self._negative(query, target.zone, Rcode.NXDOMAIN, policy=policy)
+            return self._say.negative(query, target.zone, Rcode.NXDOMAIN, policy=policy)
         if target.prefix is Prefix.PROTOCOL:
             self.why.append("an empty name above the SRV names of a service")
-            return self._negative(query, target.zone, Rcode.NOERROR, policy=policy)
+            return self._say.negative(query, target.zone, Rcode.NOERROR, policy=policy)
         choice = answers.choose(snapshot, policy, target.cluster)
         if choice.why:
             self.none_healthy += 1
@@ -361,26 +364,28 @@ class Pipeline:
         kind = query.type
         zone = target.zone
         if kind == RecordType.ANY:
-            return self._minimal_any(query, policy)
+            return self._say.minimal_any(query, policy)
         if target.prefix is Prefix.SRV and kind != RecordType.SRV:
-            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
+            return self._say.negative(query, zone, Rcode.NOERROR, policy=policy)
         if kind == RecordType.TXT:
-            return self._records(
+            return self._say.records(
                 query, zone, policy, answers.texts(choice, query.name, policy), exists=True, wanted=kind
             )
         if kind == RecordType.SRV:
-            material = answers.services(choice, query.name, zone.name, policy.ttl_s)
+            material = answers.services(choice, zone.name, policy.ttl_s)
+            for instance in choice.instances:
+                self._book.tell_address(instance.address, service_id(folded_of(snapshot.key)))
         elif kind in {RecordType.A, RecordType.AAAA}:
-            material = answers.addresses(choice, query.name, RecordType(kind), policy.ttl_s)
+            material = answers.addresses(choice, RecordType(kind), policy.ttl_s)
         elif kind == RecordType.CNAME:
-            material = answers.addresses(choice, query.name, RecordType.A, policy.ttl_s)
-            return self._cname(query, zone, policy, material.alias)
+            material = answers.addresses(choice, RecordType.A, policy.ttl_s)
+            return self._say.cname(query, zone, policy, material.alias)
         else:
-            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
+            return self._say.negative(query, zone, Rcode.NOERROR, policy=policy)
         if material.alias:
             return self._chase(query, material.alias, policy)
-        if not material.records:
-            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
+        if not material.wires:
+            return self._say.negative(query, zone, Rcode.NOERROR, policy=policy)
         return self._page(query, target, snapshot, policy, material)
 
     def _page(
@@ -389,17 +394,16 @@ class Pipeline:
         kind = balancer_type(policy.balancer, self._balancers)
         balancer = tiered(kind, material.members, material.tiers, self._rng, self._settings.identity)
         page = Page(
-            snapshot.key,
-            tuple(owner_pointed(record) for record in material.records),
-            tuple(b"" if record is None else dnsrecord.record_bytes(record) for record in material.glue),
+            service_id(folded_of(snapshot.key)),
+            material.wires,
+            material.glue_wires,
             balancer=balancer,
-            take=policy.answers or len(material.records),
-            cell=metrics.query_index("udp", metrics.type_word(query.type), "noerror", "zone"),
+            take=policy.answers or len(material.wires),
+            cell=query_cell("zone", query.type, Rcode.NOERROR, 1, over_tcp=False),
         )
         if self._owns_name(snapshot.key, target):
-            self._book.keep_page(query.name, query.type, page)
-            return self._from_page(query, page)
-        return msgspec.structs.replace(self._from_page(query, page), page=None)
+            self._prepared.keep(query.name, query.type, page)
+        return self._from_page(query, page)
 
     def _owns_name(self, key: ServiceKey, target: ServiceName) -> bool:
         """Whether the name can mean no other service: no other spelling of it is known, and it is not only an alias."""
@@ -407,14 +411,16 @@ class Pipeline:
         return target.candidates[0].folded == folded and not self._book.is_ambiguous(folded)
 
     def _from_page(self, query: Query, page: Page) -> Reply:
-        if page.balancer.per_client:
-            order = page.balancer.window(1, len(page.records), query.client)[0]
-            keep = None
+        shape = shape_of(query)
+        if page.balancer is not None and page.balancer.per_client:
+            reply = page.render(query.question, shape, page.balancer.window(1, page.members, query.client)[0])
         else:
-            order = page.orders[page.step()]
-            keep = page
-        packet = query.id.to_bytes(2, "big") + page.render(query, order)
-        return Reply(packet, self._cell(query, "noerror"), keep)
+            reply = page.reply(query.question, shape, page.step(self._prepared.now))
+        return Reply(
+            query.id.to_bytes(2, "big") + reply,
+            query_cell("zone", query.type, Rcode.NOERROR, 1, over_tcp=query.over_tcp),
+            turns=True,
+        )
 
     # --- composing
 
@@ -423,7 +429,7 @@ class Pipeline:
             target = dnsname.text_name(alias)
         except WireError:
             self.why.append(f"the instance address {alias!r} is neither an address nor a host name")
-            return self._plain(query, Answer(rcode=Rcode.SERVFAIL))
+            return self._say.plain(query, Answer(rcode=Rcode.SERVFAIL))
         record = dnsrecord.cname(query.name, policy.ttl_s, target)
         question = target + query.type.to_bytes(2, "big") + b"\x00\x01"
         inner = Query(
@@ -439,44 +445,6 @@ class Pipeline:
         )
         return Chase(record, inner)
 
-    def _cname(self, query: Query, zone: Zone, policy: Policy, alias: str) -> Reply:
-        if not alias:
-            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
-        record = dnsrecord.cname(query.name, policy.ttl_s, dnsname.text_name(alias))
-        return self._plain(query, Answer(answers=(record,)))
-
-    def _records(
-        self, query: Query, zone: Zone, policy: Policy, records: tuple[Record, ...], *, exists: bool, wanted: int
-    ) -> Reply:
-        if not exists:
-            return self._negative(query, zone, Rcode.NXDOMAIN, policy=policy)
-        if not records or query.type != wanted:
-            return self._negative(query, zone, Rcode.NOERROR, policy=policy)
-        return self._plain(query, Answer(answers=records))
-
-    def _minimal_any(self, query: Query, policy: Policy) -> Reply:
-        """RFC 8482 4.2: one HINFO instead of everything."""
-        rdata = b"\x07RFC8482\x00"
-        return self._plain(query, Answer(answers=(Record(query.name, _HINFO, policy.ttl_s, rdata),)))
-
-    def _soa(self, zone: Zone, policy: Policy) -> Record:
-        return dnsrecord.soa(zone.name, policy.negative_ttl_s, 1, policy.negative_ttl_s)
-
-    def _negative(
-        self, query: Query, zone: Zone, rcode: Rcode, service: str = "", *, policy: Policy | None = None
-    ) -> Reply:
-        policy = policy or self._policies.resolve(service)
-        return self._plain(query, Answer(rcode=rcode, authority=(self._soa(zone, policy),)))
-
-    def _plain(self, query: Query, answer: Answer) -> Reply:
-        packet = dnswire.render(query, answer, size_max=dnswire.size_limit(query))
-        word = metrics.rcode_word(answer.rcode, len(answer.answers))
-        return Reply(packet, self._cell(query, word))
-
-    def _cell(self, query: Query, rcode: str) -> int:
-        door = "tcp" if query.over_tcp else "udp"
-        return metrics.query_index(door, metrics.type_word(query.type), rcode, "zone")
-
     def is_down(self, namespace: str) -> bool:
         """Whether the registry is known to be away."""
         return namespace in self._down
@@ -487,8 +455,8 @@ class Pipeline:
 
     def failure(self, query: Query) -> Reply:
         """SERVFAIL: neither the registry nor an upstream could say in time."""
-        return self._plain(query, Answer(rcode=Rcode.SERVFAIL, authoritative=False))
+        return self._say.failure(query)
 
     def compose(self, query: Query, alias: Record, chased: tuple[Record, ...]) -> Reply:
         """The alias and what it led to."""
-        return self._plain(query, Answer(answers=(alias, *chased)))
+        return self._say.plain(query, Answer(answers=(alias, *chased)))

@@ -117,6 +117,7 @@ class Health(Enum):
     LOOP = "loop"  # it asks us back: not asked, checked again later
 
 
+_UP = Health.UP  # a look-up in an enum costs as much as a call
 _RANK = {Health.UP: 0, Health.DOUBTED: 1, Health.DOWN: 2}
 
 
@@ -152,18 +153,28 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
         """How long to wait before another try is made; the try stays open for a late reply."""
         if self.latency_s == 0.0:
             return FIRST_PATIENCE_S
-        wanted = max(PATIENCE_MIN_S, self.latency_s + 4 * self.spread_s)
+        wanted = self.latency_s + 4 * self.spread_s
+        if wanted <= PATIENCE_MIN_S:
+            return PATIENCE_MIN_S
         return min(wanted, FIRST_PATIENCE_MAX_S if first else PATIENCE_MAX_S)
 
     def answered(self, sent_at: float, now: float, question: bytes, *, probe: bool) -> None:
         """It gave an answer that counts (NXDOMAIN too): it is up, and its latency is known."""
         self._spoke(now)
-        self._measure(now - sent_at, afresh=probe)
-        self.errors = 0
+        if probe or self.latency_s == 0.0:
+            self.latency_s = max(now - sent_at, 1e-6)
+            self.spread_s = (now - sent_at) / 2
+        else:
+            off_s = now - sent_at - self.latency_s
+            self.spread_s += (abs(off_s) - self.spread_s) / 4
+            self.latency_s += off_s / 8
         self.good_question = question
-        self.probe_at = inf
-        if self.health is not Health.LOOP:
-            self.health = Health.UP
+        if self.errors:
+            self.errors = 0
+        if self.probe_at != inf:
+            self.probe_at = inf
+        if self.health is not _UP and self.health is not Health.LOOP:
+            self.health = _UP
 
     def erred(self, now: float, error: str) -> None:
         """It answered with a failure: alive, but perhaps of no use."""
@@ -215,17 +226,10 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
 
     def _spoke(self, now: float) -> None:
         self.replies += 1
-        self.misses = 0
         self.replied_at = now
         self.judged_at = now
-
-    def _measure(self, seconds: float, *, afresh: bool) -> None:
-        if afresh or self.latency_s == 0.0:
-            self.latency_s = max(seconds, 1e-6)
-            self.spread_s = seconds / 2
-            return
-        self.spread_s += (abs(seconds - self.latency_s) - self.spread_s) / 4
-        self.latency_s += (seconds - self.latency_s) / 8
+        if self.misses:
+            self.misses = 0
 
     def _doubt(self, now: float) -> None:
         self.health = Health.DOUBTED
@@ -256,13 +260,18 @@ class Resolvers:
         for place, member in enumerate(self._members):
             member.place = place
 
-    def order(self, now: float) -> list[Resolver]:
+    def order(self, now: float) -> tuple[Resolver, ...]:
         """Whom to ask, best first; empty when nobody can be asked, that is when all are known to be down."""
         self._asked_at = now
+        for member in self._members:
+            if member.health is not _UP or member.latency_s > SLOWER_S:
+                break
+        else:
+            return self._members
         members = [member for member in self._members if member.is_askable(now)]
         if len(members) > 1:
             self._sort(members, now)
-        return members
+        return tuple(members)
 
     def has_hope(self, now: float) -> bool:
         """Whether anybody can be asked."""

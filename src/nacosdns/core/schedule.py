@@ -31,6 +31,8 @@ UNKNOWN_WAITING_MAX = 40
 LIFE_S = 10.0
 CATALOGUE_S = 60.0
 PULL_FACTOR_S = 4.0
+PULLS_APART_S = 10.0
+"""Pulls that are due are made together, for each request costs some 60 wake-ups of gRPC's threads until they rest."""
 START_SPREAD_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -147,6 +149,7 @@ class Schedule:
         self._catalogue_at: dict[tuple[str, str], float] = dict.fromkeys(settings.groups, 0.0)
         self._catalogue_wanted: dict[tuple[str, str], None] = dict.fromkeys(settings.groups)
         self._next_sweep = 0.0
+        self._pulls_from = 0.0
         for key in settings.preload:
             self._want(key, 0.0)
 
@@ -301,12 +304,16 @@ class Schedule:
             actions.append(Action(Kind.SUBSCRIBE, key))
 
     def _take_pulls(self, actions: list[Action], now: float) -> None:
+        if now < self._pulls_from:
+            return
         while self._pulls and self._pulls[0][0] <= now and self._room(actions):
             at, key = heappop(self._pulls)
             wanted = self._wanted.get(key)
             if wanted is None or wanted.pull_at != at or wanted.state != "live":
                 continue
             self._plan_pull(key, wanted, now)
+            self.heard(key.namespace, now)  # it will be a sign of life, or the lack of one
+            self._pulls_from = now + PULLS_APART_S
             actions.append(Action(Kind.PULL, key))
 
     def _plan_pull(self, key: ServiceKey, wanted: Wanted, now: float) -> None:
@@ -378,7 +385,7 @@ class Schedule:
         times = [now + LIFE_S, self._next_sweep]
         times += [client.heard_at + LIFE_S for client in self._clients.values() if client.up]
         if self._pulls:
-            times.append(self._pulls[0][0])
+            times.append(max(self._pulls[0][0], self._pulls_from))
         if self._retries:
             times.append(self._retries[0][0])
         if self._unknown_waiting:

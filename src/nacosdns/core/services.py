@@ -14,12 +14,14 @@ import msgspec
 
 from nacosdns.core.belief import Belief, restored
 from nacosdns.core.brake import Brake
+from nacosdns.core.frames import decode_snapshot, is_empty, known
 from nacosdns.core.model import Protection, Snapshot, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nacosdns.core.belief import Identity
+    from nacosdns.core.frames import Known
     from nacosdns.core.model import Instance, Policy, ServiceKey, ServiceView
 
 HOLD_S = 10.0
@@ -53,6 +55,7 @@ class Services:
         self._settings = settings
         self._policy = policy
         self._beliefs: dict[ServiceKey, Belief] = {}
+        self._resting: dict[ServiceKey, Known] = {}
         self._static: dict[ServiceKey, tuple[Instance, ...]] = {}
         self._connections: dict[str, Connection] = {}
         self._changed: dict[ServiceKey, None] = {}
@@ -64,21 +67,30 @@ class Services:
         self.disbelieved = 0
 
     def __repr__(self) -> str:
-        return f"<Services {len(self._beliefs)} doubts={len(self._checks)} brake={self._brake.engaged}>"
+        words = f"{len(self._beliefs)} resting={len(self._resting)} doubts={len(self._checks)}"
+        return f"<Services {words} brake={self._brake.engaged}>"
 
     def __len__(self) -> int:
-        return len(self._beliefs)
+        return len(self._beliefs) + len(self._resting)
 
     def __contains__(self, key: ServiceKey) -> bool:
-        return key in self._beliefs or key in self._static
+        return self._is_registered(key) or key in self._static
+
+    def _is_registered(self, key: ServiceKey) -> bool:
+        return key in self._beliefs or key in self._resting
 
     def __iter__(self) -> Iterator[ServiceKey]:
         yield from self._static
-        yield from (key for key in self._beliefs if key not in self._static)
+        for part in (self._beliefs, self._resting):
+            yield from [key for key in part if key not in self._static] if self._static else part
+
+    def keys(self) -> list[ServiceKey]:
+        """All at this moment; made in one go, for there may be many."""
+        return list(self) if self._static else [*self._beliefs, *self._resting]
 
     def count(self) -> int:
         """How many services are known, static ones among them."""
-        return len(self._beliefs) + sum(1 for key in self._static if key not in self._beliefs)
+        return len(self) + sum(1 for key in self._static if not self._is_registered(key))
 
     def doubted(self) -> list[ServiceKey]:
         """Services that are served otherwise than the registry said last."""
@@ -138,7 +150,7 @@ class Services:
 
     def learn(self, key: ServiceKey, view: ServiceView, *, source: Source, now: float, wall: float) -> bool:
         """The registry's list of a service. Returns whether it differs from the last list (of a known service)."""
-        belief = self._beliefs.get(key)
+        belief = self._awake(key)
         if belief is None:
             if not view.instances:
                 return False
@@ -256,7 +268,12 @@ class Services:
         size = len(belief.members) - len(belief.demoted)
         vanished = {identity: belief.members[identity] for identity in lost}
         self._brake.count(
-            belief.key, vanished, size=size, known=len(self._populated), now=now, wall=belief.confirmed_at
+            belief.key,
+            vanished,
+            size=size,
+            known=len(self._populated) + len(self._resting),
+            now=now,
+            wall=belief.confirmed_at,
         )
         if self._brake.engaged:
             belief.demoted |= vanished.keys()
@@ -311,7 +328,7 @@ class Services:
 
     def flush(self, key: ServiceKey) -> bool:
         """The operator's word: the last list counts as it is. Without a list the service is forgotten."""
-        belief = self._beliefs.get(key)
+        belief = self._awake(key)
         if belief is None:
             return False
         if belief.listed is None:
@@ -348,7 +365,7 @@ class Services:
 
     def remove(self, key: ServiceKey, reason: str) -> None:
         """Forgets a service; static ones stay."""
-        if self._beliefs.pop(key, None) is None:
+        if self._beliefs.pop(key, None) is None and self._resting.pop(key, None) is None:
             return
         self._checks.pop(key, None)
         self._populated.discard(key)
@@ -367,7 +384,7 @@ class Services:
             self._changed[key] = None
             self._removed.pop(key, None)
         for key in gone:
-            if key in self._beliefs:
+            if self._is_registered(key):
                 self._changed[key] = None
             else:
                 self._changed.pop(key, None)
@@ -405,19 +422,44 @@ class Services:
         """What we serve of a service now. KeyError when it is not known."""
         if (instances := self._static.get(key)) is not None:
             return Snapshot(key, instances, revision=revision or self._revision, source=Source.STATIC, live=True)
+        if (resting := self._resting.get(key)) is not None:
+            return decode_snapshot(resting.body)
         belief = self._beliefs[key]
         return belief.snapshot(revision or belief.revision)
+
+    def known(self, key: ServiceKey) -> Known:
+        """The same, encoded; what was never touched since it was read from disk is as it was there."""
+        resting = self._resting.get(key)
+        return known(self.snapshot(key)) if resting is None or key in self._static else resting
 
     def protection(self, key: ServiceKey) -> Protection:
         """Why what we serve of this service differs from its last list."""
         belief = self._beliefs.get(key)
         return belief.protection() if belief is not None else Protection.NONE
 
+    def rest(self, items: Iterable[Known]) -> int:
+        """Takes what our own disk holds, unconfirmed and still encoded until something happens to it. Returns how many."""
+        count = 0
+        for item in items:
+            if item.revision or is_empty(item):
+                count += self.restore([decode_snapshot(item.body)])
+            elif item.key not in self._beliefs:
+                self._resting[item.key] = item
+                count += 1
+        return count
+
+    def _awake(self, key: ServiceKey) -> Belief | None:
+        """The belief of a service, decoded if it rested."""
+        if (resting := self._resting.pop(key, None)) is not None:
+            self._beliefs[key] = restored(decode_snapshot(resting.body))
+            self._populated.add(key)
+        return self._beliefs.get(key)
+
     def restore(self, snapshots: Iterable[Snapshot]) -> int:
         """Takes what a disk or a front remembers, unconfirmed. What is known already wins. Returns how many."""
         count = 0
         for snapshot in snapshots:
-            if snapshot.key in self._beliefs or snapshot.source is Source.STATIC:
+            if self._is_registered(snapshot.key) or snapshot.source is Source.STATIC:
                 continue
             belief = self._beliefs[snapshot.key] = restored(snapshot)
             self._note(belief)

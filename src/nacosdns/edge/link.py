@@ -20,10 +20,8 @@ from nacosdns.core.frames import FRAME_BYTES_MAX, VERSION, Hello, decode_link, e
 from nacosdns.errors import LinkError
 
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
-
     from nacosdns.core.frames import LinkFrame
-    from nacosdns.ports import LinkListener
+    from nacosdns.ports import LinkListener, Log
 
 _LENGTH = struct.Struct("!I")
 _BUFFER_HIGH_BYTES = 512 * 1024
@@ -69,7 +67,7 @@ def _decode(body: bytes) -> LinkFrame:
 class StreamLink(asyncio.Protocol):
     """One connection; implements ports.Link. ``hello`` is what we say first."""
 
-    def __init__(self, listener: LinkListener, hello: Hello, log: FilteringBoundLogger) -> None:
+    def __init__(self, listener: LinkListener, hello: Hello, log: Log) -> None:
         self._listener = listener
         self._hello = hello
         self._log = log
@@ -159,7 +157,7 @@ def _trusted(sock: socket.socket) -> bool:
     return uid in {0, os.geteuid()} or os.geteuid() == 0
 
 
-async def serve(sock: socket.socket, listener: LinkListener, hello: Hello, log: FilteringBoundLogger) -> None:
+async def serve(sock: socket.socket, listener: LinkListener, hello: Hello, log: Log) -> None:
     """Takes links on an inherited listening socket until cancelled."""
     loop = asyncio.get_running_loop()
     links: set[StreamLink] = set()
@@ -182,7 +180,7 @@ async def serve(sock: socket.socket, listener: LinkListener, hello: Hello, log: 
             link.close()
 
 
-async def connect(path: str, listener: LinkListener, hello: Hello, log: FilteringBoundLogger) -> None:
+async def connect(path: str, listener: LinkListener, hello: Hello, log: Log) -> None:
     """Keeps one link to the listener at ``path``: connects again with back-off whenever it is lost, until cancelled."""
     loop = asyncio.get_running_loop()
     failures = 0

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Mapping
 
-    from structlog.typing import FilteringBoundLogger
-
     from nacosdns.edge.nacos_http import Settings
     from nacosdns.edge.nacos_wire import Host, Request, ServiceInfo
-    from nacosdns.ports import RegistryListener
+    from nacosdns.ports import Log, RegistryListener
 
 _PAGE_SIZE = 20_000  # each page is a scan of all services on the server: one large page
 _PAGE_TRIES = 3
@@ -147,7 +145,7 @@ class NacosRegistry:
         self,
         settings: Settings,
         namespaces: Iterable[str],
-        log: FilteringBoundLogger,
+        log: Log,
         *,
         rng: random.Random | None = None,
     ) -> None:

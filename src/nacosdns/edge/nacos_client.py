@@ -20,10 +20,9 @@ from nacosdns.errors import RegistryDown, RegistryError, RegistryNameRefused, Re
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from structlog.typing import FilteringBoundLogger
-
     from nacosdns.edge.nacos_http import Server, Settings
     from nacosdns.edge.nacos_wire import Connection, Message, Request, ServiceInfo
+    from nacosdns.ports import Log
 
 KINDS = (
     *("query", "subscribe", "unsubscribe", "list", "register", "deregister"),
@@ -53,7 +52,7 @@ class Access:
     ``requests`` counts everything that is sent, by kind. ConfigError when the settings cannot be used.
     """
 
-    def __init__(self, settings: Settings, log: FilteringBoundLogger, rng: random.Random | None = None) -> None:
+    def __init__(self, settings: Settings, log: Log, rng: random.Random | None = None) -> None:
         self.settings = settings
         self.log = log
         self.quiet = Quiet(log)

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
-    from structlog.typing import FilteringBoundLogger
-
     from nacosdns.config import Nacos
+    from nacosdns.ports import Log
 
 HTTP_PORT = 8848
 ENDPOINT_PORT = 8080
@@ -221,7 +220,7 @@ class Backoff:
 class Quiet:
     """A log in which one event (for one namespace) appears at most once a minute, with the number left out."""
 
-    def __init__(self, log: FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}
@@ -322,7 +321,7 @@ class _Login(msgspec.Struct, frozen=True):
 class Account:
     """The one user of all connections: its token, renewed before it ends; nothing to do without a user name."""
 
-    def __init__(self, settings: Settings, web: Web, log: FilteringBoundLogger, rng: random.Random) -> None:
+    def __init__(self, settings: Settings, web: Web, log: Log, rng: random.Random) -> None:
         self._username = settings.username
         self._password = settings.password
         self._reread = settings.reread_password

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # gRPC reads these when it is first imported: we never fork after that, and it must not write to stderr by itself.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # else every installed package is searched for them
 
 
 @contextmanager
@@ -99,6 +100,8 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # to Nacos a TCP connection is a client: never share one
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.http2.bdp_probe", 0),  # measuring the line costs ten wake-ups a second for ever: a wide window instead
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
     ("grpc.service_config_disable_resolution", 1),  # no TXT question for each server name
 )
 

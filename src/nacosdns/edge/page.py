@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from enum import IntEnum
+from pathlib import Path
 
 PAGE_BYTES = 16 * 1024
 MAGIC = int.from_bytes(b"nacosdns", "little")
@@ -48,8 +48,9 @@ def memory_file(name: str, content: bytes = b"") -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(f"nacosdns-{name}")
     else:
-        with tempfile.TemporaryFile(prefix=f"nacosdns-{name}") as file:
-            fd = os.dup(file.fileno())
+        path = f"{os.environ.get('TMPDIR', '/tmp')}/nacosdns-{name}-{os.urandom(8).hex()}"  # noqa: S108  # random, exclusive, gone at once
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        Path(path).unlink()
     os.pwrite(fd, content, 0)
     return fd
 

@@ -21,11 +21,10 @@ from nacosdns.errors import RegistryDown, RegistryError, RegistryRefused, Regist
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from structlog.typing import FilteringBoundLogger
-
     from nacosdns.core.model import Instance, ServiceKey
     from nacosdns.edge.nacos_http import Settings
     from nacosdns.edge.nacos_wire import ServiceInfo
+    from nacosdns.ports import Log
 
     Probe = Callable[[Instance], Awaitable[bool]]
 
@@ -98,7 +97,7 @@ class Registrar:
         settings: Settings,
         service: ServiceKey,
         instances: Sequence[Instance],
-        log: FilteringBoundLogger,
+        log: Log,
         *,
         probe: Probe | None = None,
     ) -> None:

@@ -13,33 +13,38 @@ import sqlite3
 import threading
 import time
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from nacosdns.core.frames import External, Known, decode_snapshot, encode
+from nacosdns.core.frames import External, Known, encode, holds
+from nacosdns.core.model import ServiceKey
 from nacosdns.errors import StoreDamaged, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from structlog.typing import FilteringBoundLogger
-
-    from nacosdns.core.model import ServiceKey
-
+    from nacosdns.ports import Log
 SCHEMA = 1
 FILE = "cache.db"
 QUEUE_MAX = 10_000
 LOG_EVERY_S = 60.0
+SPARE_PART = 100
 _TABLES = """
 CREATE TABLE IF NOT EXISTS services (
   registry TEXT, namespace TEXT, grp TEXT, service TEXT, revision INTEGER, body BLOB, crc INTEGER, asked_at REAL,
   PRIMARY KEY (registry, namespace, grp, service)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS externals (
   question BLOB, flags INTEGER, body BLOB, crc INTEGER, stored_at REAL, PRIMARY KEY (question, flags)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS services_asked ON services (asked_at);
 CREATE INDEX IF NOT EXISTS externals_age ON externals (stored_at);
 """
+_ALL = "SELECT registry, namespace, grp, service, revision, body, crc, asked_at FROM services"
+_RECENT = f"{_ALL} ORDER BY asked_at DESC LIMIT ?"
+_ONE = f"{_ALL} WHERE registry = ? AND namespace = ? AND grp = ? AND service = ?"
+_PART = f"{_ALL} WHERE (registry, namespace, grp, service) > (?, ?, ?, ?) ORDER BY registry, namespace, grp, service LIMIT ?"
 _PUT_SERVICE = "INSERT OR REPLACE INTO services VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _PUT_EXTERNAL = "INSERT OR REPLACE INTO externals VALUES (?, ?, ?, ?, ?)"
 _DROP_SERVICE = "DELETE FROM services WHERE registry = ? AND namespace = ? AND grp = ? AND service = ?"
@@ -74,29 +79,75 @@ class Contents(msgspec.Struct, frozen=True, gc=False):
 
 
 def read(directory: str) -> Contents:
-    """Everything on disk, read-only; for fronts at start. An absent file is empty; StoreDamaged, StoreError."""
+    """Everything on disk, read-only. An absent file is empty; StoreDamaged, StoreError."""
+    with _opened(directory) as connection:
+        return _contents(connection) if connection is not None else Contents()
+
+
+class Reader:
+    """The services on disk for a front that answers while it reads them: the last asked first, one by name, all in parts.
+
+    Holds back no writer between two calls. Made by ``reading``; every method raises as ``read`` does.
+    """
+
+    def __init__(self, connection: sqlite3.Connection | None) -> None:
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        return f"<Reader {'open' if self._connection else 'of nothing'}>"
+
+    def recent(self, services: int) -> Contents:
+        """So many services, those asked for last, and all outside answers."""
+        return _contents(self._connection, services) if self._connection is not None else Contents()
+
+    def find(self, key: ServiceKey) -> StoredService | None:
+        """One service."""
+        if self._connection is None:
+            return None
+        row = self._connection.execute(_ONE, (key.registry, key.namespace, key.group, key.service)).fetchone()
+        return _service(row) if row is not None else None
+
+    def parts(self, rows: int) -> Iterator[tuple[StoredService, ...]]:
+        """All services, so many at a time; what is bad is left out."""
+        after: tuple[str, ...] = ("", "", "", "")
+        while self._connection is not None and (found := self._connection.execute(_PART, (*after, rows)).fetchall()):
+            yield tuple(row for row in map(_service, found) if row is not None)
+            after = found[-1][:4]
+
+
+@contextmanager
+def reading(directory: str) -> Iterator[Reader]:
+    """The file as a front reads it."""
+    with _opened(directory) as connection:
+        yield Reader(connection)
+
+
+@contextmanager
+def _opened(directory: str) -> Iterator[sqlite3.Connection | None]:
+    """The file, read-only; None when there is nothing in it yet."""
     path = Path(directory, FILE)
     if not path.exists():
-        return Contents()
+        yield None
+        return
     try:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {error}") from error
     try:
-        return _contents(connection)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA:
+            raise StoreError(f"{FILE} has schema {version}, newer than ours ({SCHEMA})")
+        yield connection if version else None
     except (sqlite3.DatabaseError, ValueError, TypeError) as error:
         raise StoreDamaged(f"{path}: {error}") from error
     finally:
         connection.close()
 
 
-def _contents(connection: sqlite3.Connection) -> Contents:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == 0:
-        return Contents()
-    if version > SCHEMA:
-        raise StoreError(f"{FILE} has schema {version}, newer than ours ({SCHEMA})")
-    services, bad_services, stopped_services = _rows(_services(connection))
+def _contents(connection: sqlite3.Connection, services_max: int = -1) -> Contents:
+    statement = _RECENT if services_max >= 0 else _ALL
+    found = connection.execute(statement, (services_max,) if services_max >= 0 else ())
+    services, bad_services, stopped_services = _rows(map(_service, found))
     externals, bad_externals, stopped_externals = _rows(_externals(connection))
     broken = stopped_services or stopped_externals
     return Contents(tuple(services), tuple(externals), bad_services + bad_externals, broken)
@@ -117,15 +168,13 @@ def _rows(rows: Iterator[Row | None]) -> tuple[list[Row], int, str]:
     return good, bad, ""
 
 
-def _services(connection: sqlite3.Connection) -> Iterator[StoredService | None]:
-    for revision, body, crc, asked_at in connection.execute("SELECT revision, body, crc, asked_at FROM services"):
-        if not isinstance(body, bytes) or zlib.crc32(body) != crc:
-            yield None
-            continue
-        try:
-            yield StoredService(Known(decode_snapshot(body).key, revision, msgspec.Raw(body)), asked_at)
-        except msgspec.MsgspecError:
-            yield None
+def _service(row: tuple[str, str, str, str, int, bytes, int, float]) -> StoredService | None:
+    """A row, its body still encoded; None when it is damaged, or is not of the service that it is listed under."""
+    registry, namespace, group, service, revision, body, crc, asked_at = row
+    if type(body) is not bytes or zlib.crc32(body) != crc:
+        return None
+    key = ServiceKey(namespace, group, service, registry)
+    return StoredService(Known(key, revision, msgspec.Raw(body)), asked_at) if holds(body, key) else None
 
 
 def _externals(connection: sqlite3.Connection) -> Iterator[External | None]:
@@ -142,7 +191,7 @@ def _externals(connection: sqlite3.Connection) -> Iterator[External | None]:
 class SqliteStore:
     """Implements ports.Store. ``external_entries`` bounds the outside answers kept on disk."""
 
-    def __init__(self, directory: str, *, external_entries: int, log: FilteringBoundLogger) -> None:
+    def __init__(self, directory: str, *, external_entries: int, log: Log) -> None:
         self._directory = directory
         self._path = Path(directory, FILE)
         self._entries = external_entries
@@ -152,6 +201,7 @@ class SqliteStore:
         self._connection: sqlite3.Connection | None = None
         self._logged_at = 0.0
         self._lost = False
+        self._room = 0
         self.writes = 0
         self.failures = 0
         self.dropped = 0
@@ -239,10 +289,17 @@ class SqliteStore:
             self._put(lambda connection: _many(connection, "DELETE FROM externals WHERE question = ?", rows))
 
     def _keep_externals(self, connection: sqlite3.Connection, rows: list[tuple[bytes, int, bytes, int, float]]) -> None:
+        """Counting 100,000 rows costs as much as writing 1,000: it is done when the table may be full, and room made for some."""
         _many(connection, _PUT_EXTERNAL, rows)
+        self._room -= len(rows)
+        if self._room >= 0:
+            return
         count = connection.execute("SELECT count(*) FROM externals").fetchone()[0]
         if count > self._entries:
-            connection.execute(_TRIM, (count - self._entries,))
+            spare = self._entries // SPARE_PART
+            connection.execute(_TRIM, (count - self._entries + spare,))
+            count = self._entries - spare
+        self._room = self._entries - count
 
     def _put(self, run: Callable[[sqlite3.Connection], None]) -> None:
         if self.read_only:

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 PIPELINE_MAX = 128
 MESSAGE_BYTES_MIN = 12
 _WRITE_BUFFER_BYTES = 256 * 1024
+_PIECES_AT_ONCE = 128
 
 
 class Asked(Protocol):
@@ -118,6 +119,9 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._address = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._used_at = 0.0
+        self._out: list[bytes] = []
+        self._taking = False
         self._paused = False
         self._ended = False
         self.waiting = 0
@@ -130,39 +134,56 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self._address = _raw_address(transport.get_extra_info("peername"))
         self._door.opened(self)
-        self._restart_timer()
-
-    def _restart_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._door.idle_s, self._idle)
+        self._used_at = asyncio.get_running_loop().time()
+        self._wait_idle(self._door.idle_s)
 
     def _idle(self) -> None:
-        if self.waiting:
-            self._restart_timer()
+        """Closes a connection that had no question for a while; one timer looks, however many questions come."""
+        left_s = self._used_at + self._door.idle_s - asyncio.get_running_loop().time()
+        if left_s > 0 or self.waiting:
+            self._wait_idle(left_s if left_s > 0 else self._door.idle_s)
         else:
             self.close()
+
+    def _wait_idle(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._idle)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         self._take()
 
     def _take(self) -> None:
-        """Hands over whole messages, as long as not too many wait for an answer."""
-        while len(self._buffer) >= 2 and self.waiting < PIPELINE_MAX and not self._paused and not self._closing:
-            size = int.from_bytes(self._buffer[:2], "big")
+        """Hands over whole messages, as long as not too many wait for an answer; what is answered at once leaves together."""
+        self._taking = True
+        at = 0
+        buffer = self._buffer
+        end = len(buffer)
+        while end - at >= 2 and self.waiting < PIPELINE_MAX and not self._paused and not self._closing:
+            size = (buffer[at] << 8) + buffer[at + 1]
             if size < MESSAGE_BYTES_MIN:
                 self.close()
-                return
-            if len(self._buffer) < 2 + size:
                 break
-            packet = bytes(self._buffer[2 : 2 + size])
-            del self._buffer[: 2 + size]
+            if end - at < 2 + size:
+                break
+            packet = bytes(buffer[at + 2 : at + 2 + size])
+            at += 2 + size
             self.waiting += 1
-            self._door.used(self)
-            self._restart_timer()
             self._owner.asked(packet, self._address, self)
+            if len(self._out) >= _PIECES_AT_ONCE:
+                self._flush()  # which says when the client does not read
+        self._taking = False
+        if at:
+            del buffer[:at]
+            self._used_at = asyncio.get_running_loop().time()
+            self._door.used(self)
+        self._flush()
         self._adjust_reading()
+
+    def _flush(self) -> None:
+        if self._out:
+            if self._transport is not None and not self._closing:
+                self._transport.write(b"".join(self._out))
+            self._out.clear()
 
     @property
     def _closing(self) -> bool:
@@ -180,19 +201,21 @@ class Connection(asyncio.Protocol):
     def reply(self, packet: bytes) -> None:
         """Sends the answer to one of this connection's questions."""
         self.waiting = max(0, self.waiting - 1)
-        if self._transport is not None and not self._closing:
-            self._transport.write(len(packet).to_bytes(2, "big") + packet)
-        self._settle()
+        self._out += (len(packet).to_bytes(2, "big"), packet)
+        if not self._taking:
+            self._flush()
+            self._settle()
 
     def give_up(self) -> None:
         """One question gets no answer (it was a reply, or could not be read at all)."""
         self.waiting = max(0, self.waiting - 1)
-        self._settle()
+        if not self._taking:
+            self._settle()
 
     def _settle(self) -> None:
         if self._ended and not self.waiting and self._transport is not None:
             self._transport.close()
-        elif self._buffer:
+        elif len(self._buffer) >= 2 + MESSAGE_BYTES_MIN:
             asyncio.get_running_loop().call_soon(self._take)
         else:
             self._adjust_reading()

@@ -3,7 +3,8 @@
 Must not know: questions, health, the cache. Rules: every UDP query leaves from one of a few connected sockets of its
 resolver, under a random id that is free on that socket; a socket takes no query after a random number of them or 30 s
 and lives until its last one is answered or released, so that ports keep changing (RFC 5452 9.2); no task per UDP
-query; everything is bounded; the callbacks are never called from inside ``send``.
+query; everything is bounded; the callbacks are never called from inside ``send``. What is done for every query is
+done with as few calls as can be: random numbers are drawn in bulk, and one call tells of the end of a batch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nacosdns.core.resolvers import parse_endpoint
 from nacosdns.errors import UpstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
     from random import Random
 
 SLOTS = 8
@@ -34,6 +35,7 @@ TCP_MAX = 64
 TCP_DEADLINE_S = 2.5
 PACKET_BYTES_MAX = 65535
 HEADER_BYTES = 12
+DRAWS = 1024
 
 Sockaddr = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
@@ -67,6 +69,8 @@ class _Socket:
 class UpstreamSockets:
     """``ports.Upstream``. ``received`` and ``failed`` as described there; ``spawn`` is the conductor's TaskGroup's.
 
+    ``settled``, if given, is called after one or more calls of ``received`` or ``failed``, before the loop goes on.
+
     Words handed to ``failed``: refused (nobody listens), unreachable (no route, no such interface), full (a bound of
     ours), closed (TCP ended without an answer), timeout (TCP only: the caller times UDP).
     """
@@ -77,17 +81,20 @@ class UpstreamSockets:
         failed: Callable[[int, str], None],
         spawn: Callable[[Coroutine[object, object, None]], asyncio.Task[None]],
         *,
+        settled: Callable[[], None] | None = None,
         limits: Limits | None = None,
         rng: Random | None = None,
     ) -> None:
         self._received = received
         self._failed = failed
+        self._settled = settled or _nothing
         self._spawn = spawn
         self._limits = limits or Limits()
         self._rng = rng or SystemRandom()
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray(PACKET_BYTES_MAX)
-        self._slots: dict[tuple[str, int], _Socket] = {}
+        self._buffer = memoryview(bytearray(PACKET_BYTES_MAX))
+        self._draws: list[int] = []
+        self._slots: dict[str, list[_Socket | None]] = {}
         self._flights: dict[int, tuple[_Socket, int]] = {}
         self._open: set[_Socket] = set()
         self._connections: dict[int, asyncio.Task[None]] = {}
@@ -111,9 +118,9 @@ class UpstreamSockets:
             else:
                 self._send_over_udp(address, packet, token)
         except UpstreamError as error:
-            self._loop.call_soon(self._fail, token, str(error))
+            self._loop.call_soon(self._fail, (token,), str(error))
         except OSError as error:
-            self._loop.call_soon(self._fail, token, _word(error))
+            self._loop.call_soon(self._fail, (token,), _word(error))
 
     def release(self, token: int) -> None:
         """No answer is wanted any more for this token."""
@@ -137,40 +144,53 @@ class UpstreamSockets:
         self._flights.clear()
         self._connections.clear()
 
-    def _fail(self, token: int, word: str) -> None:
+    def _fail(self, tokens: Iterable[int], word: str) -> None:
         if not self._closed:
-            self._failed(token, word)
+            for token in tokens:
+                self._failed(token, word)
+            self._settled()
 
     # UDP
 
     def _send_over_udp(self, address: str, packet: bytes, token: int) -> None:
-        drawn = self._rng.getrandbits(32)
-        chosen = self._choose(address, drawn >> 16)
+        drawn = self._draw()
+        slots = self._slots.get(address)
+        if slots is None:
+            slots = self._slots[address] = [None] * self._limits.slots
+        place = (drawn >> 16) % len(slots)
+        chosen = slots[place]
+        if chosen is None or chosen.left <= 0 or self._loop.time() - chosen.born_s > self._limits.socket_age_s:
+            slots[place] = None
+            if chosen is not None:
+                self._retire(chosen)
+            chosen = slots[place] = self._connect(address)
+        flights = chosen.flights
+        if len(flights) >= FLIGHTS_PER_SOCKET_MAX:
+            raise UpstreamError("full")
         number = drawn & 0xFFFF
-        while number in chosen.flights:
-            number = self._rng.getrandbits(16)
+        while number in flights:
+            number = self._draw() & 0xFFFF
         try:
-            chosen.sock.send(pack("!H", number) + packet[2:])
+            chosen.sock.send(number.to_bytes(2, "big") + packet[2:])
         except ConnectionRefusedError:
             self._refused(chosen)  # the kernel reports it for an earlier query, and has not sent this one
             raise
         chosen.left -= 1
-        chosen.flights[number] = token
+        flights[number] = token
         self._flights[token] = (chosen, number)
 
-    def _choose(self, address: str, drawn: int) -> _Socket:
-        """One of the resolver's sockets, by the number drawn; made or replaced when it is worn out."""
-        slot = (address, drawn % self._limits.slots)
-        chosen = self._slots.get(slot)
-        if chosen is not None and self._is_worn(chosen):
-            del self._slots[slot]
-            self._shut_if_idle(chosen)
-            chosen = None
-        if chosen is None:
-            chosen = self._slots[slot] = self._connect(address)
-        if len(chosen.flights) >= FLIGHTS_PER_SOCKET_MAX:
-            raise UpstreamError("full")
-        return chosen
+    def _draw(self) -> int:
+        """32 random bits."""
+        if not self._draws:
+            drawn = self._rng.randbytes(4 * DRAWS)
+            self._draws = list(memoryview(drawn).cast("I"))
+        return self._draws.pop()
+
+    def _retire(self, sock: _Socket) -> None:
+        """It takes no query any more, and goes with its last one."""
+        sock.left = 0
+        if not sock.flights:
+            self._shut(sock)
 
     def _is_worn(self, sock: _Socket) -> bool:
         return sock.left <= 0 or self._loop.time() - sock.born_s > self._limits.socket_age_s
@@ -195,50 +215,49 @@ class UpstreamSockets:
         return made
 
     def _drain(self, sock: _Socket) -> None:
+        receive, buffer = sock.sock.recv_into, self._buffer
+        word = ""
         for _ in range(DRAIN_MAX):
-            if sock not in self._open:  # a callback has released its last query
-                return
             try:
-                size_bytes = sock.sock.recv_into(self._buffer)
+                size_bytes = receive(buffer)
             except (BlockingIOError, InterruptedError):
-                return
-            except ConnectionRefusedError:
-                self._refused(sock)
-                return
+                break
             except OSError as error:
-                self._give_up(sock, _word(error))
-                return
-            self._take(sock, bytes(self._buffer[:size_bytes]))
+                word = _word(error)
+                break
+            self._take(sock, buffer[:size_bytes].tobytes())
+            if not sock.flights:  # nothing more is expected, and whatever comes wakes us again
+                break
+        self._settled()
+        if word:
+            self._give_up(sock, word)
 
     def _take(self, sock: _Socket, packet: bytes) -> None:
-        number = int.from_bytes(packet[:2], "big")
-        token = sock.flights.get(number) if len(packet) >= HEADER_BYTES else None
-        if token is None:
+        if len(packet) < HEADER_BYTES:
             self.strays += 1
             return
-        if self._received(token, packet) and self._flights.pop(token, None) is not None:
+        number = packet[0] << 8 | packet[1]
+        token = sock.flights.get(number)
+        if token is None:
+            self.strays += 1
+        elif self._received(token, packet) and self._flights.pop(token, None) is not None:
             self._land(sock, number)
 
     def _land(self, sock: _Socket, number: int) -> None:
         del sock.flights[number]
-        if not sock.flights and self._is_worn(sock):
-            self._shut_if_idle(sock)
+        if sock.left <= 0 and not sock.flights:
+            self._shut(sock)
 
     def _refused(self, sock: _Socket) -> None:
         self._give_up(sock, "refused")
 
     def _give_up(self, sock: _Socket, word: str) -> None:
         """The kernel says that this socket's resolver cannot be reached: everything on it fails, the socket goes."""
-        tokens = tuple(sock.flights.values())
+        tokens = [token for token in sock.flights.values() if self._flights.pop(token, None) is not None]
         sock.flights.clear()
         self._shut(sock)
-        for token in tokens:
-            if self._flights.pop(token, None) is not None:
-                self._loop.call_soon(self._fail, token, word)
-
-    def _shut_if_idle(self, sock: _Socket) -> None:
-        if not sock.flights:
-            self._shut(sock)
+        if tokens:
+            self._loop.call_soon(self._fail, tokens, word)
 
     def _shut(self, sock: _Socket) -> None:
         if sock not in self._open:
@@ -250,10 +269,13 @@ class UpstreamSockets:
 
     def _sweep_up(self) -> None:
         """Closes old sockets that nobody uses, so that an idle process holds none."""
-        self._slots = {slot: sock for slot, sock in self._slots.items() if not self._is_worn(sock)}
+        for address, slots in tuple(self._slots.items()):
+            slots[:] = [None if sock is None or self._is_worn(sock) else sock for sock in slots]
+            if not any(slots):
+                del self._slots[address]
         for sock in tuple(self._open):
             if self._is_worn(sock):
-                self._shut_if_idle(sock)
+                self._retire(sock)
         again = bool(self._open)
         self._sweep = self._loop.call_later(self._limits.socket_age_s, self._sweep_up) if again else None
 
@@ -289,6 +311,7 @@ class UpstreamSockets:
                 size_bytes = int.from_bytes(await self._read(raw, 2), "big")
                 packet = await self._read(raw, size_bytes)
                 if packet[:2] == query[:2] and len(packet) >= HEADER_BYTES and self._received(token, packet):
+                    self._settled()
                     return
                 self.strays += 1
 
@@ -318,7 +341,11 @@ class UpstreamSockets:
 
     def _end(self, token: int, word: str) -> None:
         if self._connections.pop(token, None) is not None:
-            self._fail(token, word)
+            self._fail((token,), word)
+
+
+def _nothing() -> None:
+    """What is called when nobody wants to know."""
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

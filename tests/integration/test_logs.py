@@ -1,0 +1,70 @@
+"""Log lines as a program reads them: one event a line, whatever is in it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from nacosdns.edge import logs
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before():
+    root, ours = logging.getLogger(), logging.getLogger(logs.OURS)
+    handlers, levels, raises = root.handlers[:], (root.level, ours.level), logging.raiseExceptions
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    logging.raiseExceptions = raises
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+
+
+def test_an_event_is_one_line_of_its_facts_and_who_says_it(capsys):
+    logs.configure("info", role="front", slot=3)
+    logs.EventLog().info("child.ready", services=2, good=True, nothing=None, names=["a", "b"], why='x="y"')
+
+    (line,) = lines(capsys)
+
+    assert line.startswith("level=info event=child.ready services=2 good=true nothing= ")
+    assert line.endswith(""" names="['a', 'b']" why="x=\\"y\\"" role=front slot=3""")
+
+
+def test_what_is_below_the_level_is_not_said(capsys):
+    logs.configure("warning")
+    logs.EventLog().info("quiet")
+    logs.EventLog().warning("loud")
+
+    assert lines(capsys) == ["level=warning event=loud"]
+
+
+def test_a_traceback_and_a_forged_line_stay_on_their_line(capsys):
+    logs.configure("info")
+    try:
+        int("two\nlines")
+    except ValueError:
+        logs.EventLog().exception("failed", name="a\nlevel=error event=forged")
+    (line,) = lines(capsys)
+
+    assert "Traceback" in line
+    assert "two\\\\nlines" in line
+    assert "a\\nlevel=error event=forged" in line
+
+
+def test_an_exception_among_the_facts_is_shown_too(capsys):
+    logs.configure("info")
+    logs.EventLog().warning("surprise", exc_info=ValueError("odd"))
+
+    assert "exception=" in lines(capsys)[0]
+
+
+def test_libraries_are_heard_from_warning_on_in_the_same_form(capsys):
+    logs.configure("debug", role="keeper")
+    logging.getLogger("library").info("chatter")
+    logging.getLogger("library").warning("%s is odd", "it")
+
+    assert lines(capsys) == ['level=warning event="it is odd" role=keeper']
