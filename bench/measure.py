@@ -112,7 +112,7 @@ class Bridge:
         self._file = place / "bridge.toml"
         self._file.write_text(
             f'[server]\nlisten = ["127.0.0.1:{self.port}"]\nuser = ""\n[web]\nlisten = "127.0.0.1:{self.web_port}"\n'
-            f'[cache]\ndir = "{self.directory}"\n[log]\nlevel = "error"\n[forward]\nupstreams = []\n{config}'
+            f'[cache]\ndir = "{self.directory}"\n[log]\nlevel = "warning"\n[forward]\nupstreams = []\n{config}'
         )
         self._process: subprocess.Popen[bytes] | None = None
         self.began = 0.0

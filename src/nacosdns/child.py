@@ -73,7 +73,7 @@ class Child:
         self.page = Page(setup.page_fd)
         self.counters = metrics.Counters()
         self.clock = HostClock()
-        self.log: Log = logs.EventLog()
+        self.log: Log = logs.log()
         self._writer: asyncio.StreamWriter | None = None
 
     def __repr__(self) -> str:

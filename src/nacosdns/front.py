@@ -83,6 +83,7 @@ class Front:
         self._log = log
         self.teller = Teller(book, counters, take_asked=self._take_asked, take_learned=forwarding.outside.learned)
         self._outward = Outward(forwarding, book.prepared, clock, counters, arm=self._arm)
+        self.received, self.failed = self._outward.received, self._outward.failed
         self._held: Held[Question] = Held()
         self._searcher: Searcher[Question] = Searcher(book, partial(self._land, again=True))
         self._query_log = QueryLog("off")
@@ -194,6 +195,8 @@ class Front:
         return outcome
 
     def _decide(self, packet: bytes, query: Query, waiter: Waiter) -> bytes | None:
+        if self._pipeline.is_plainly_foreign(query):
+            return self._outward.ask(query, waiter, packet)
         outcome = self._outcome(query)
         if isinstance(outcome, Forward):
             return self._outward.ask(query, waiter, packet, outcome.about)
@@ -343,14 +346,6 @@ class Front:
     def settle(self) -> None:
         """A UDP door has read its batch: what its packets want of the upstreams is done for all of them together."""
         self._outward.work()
-
-    def received(self, token: int, packet: bytes) -> bool:
-        """The upstream edge has a reply. False: not the answer, wait on."""
-        return self._outward.received(token, packet)
-
-    def failed(self, token: int, reason: str) -> None:
-        """The upstream edge could not do it."""
-        self._outward.failed(token, reason)
 
     def settled(self) -> None:
         """The upstream edge has told all it has at the moment."""

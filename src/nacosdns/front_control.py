@@ -48,7 +48,6 @@ def parse_question(name: str, qtype: str) -> Query:
         0x0100,
         question,
         dnsname.fold(wire),
-        dnsname.labels_of(wire),
         kind,
         edns=Edns(65535),
         over_tcp=True,

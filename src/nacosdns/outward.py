@@ -1,27 +1,30 @@
 """Outside names on behalf of a front: asks the core what to do, has the upstream edge do it, answers who waits.
 
 Must not know: doors, zones, the keeper. Rules: what the packets of one batch want of the upstreams is done for all of them
-together; a hit is kept for its like as long as it stays the same; every answer is counted once.
+together, and at one time, which is read once; a hit is kept for its like as long as it stays the same; every answer is
+counted once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from nacosdns.core import dnswire, metrics
-from nacosdns.core.errands import Deliver, Failed, Hit, Pending, Release, Send
+from nacosdns.core.errands import PENDING, Deliver, Failed, Hit, Send
 from nacosdns.core.model import Answer
-from nacosdns.waiters import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nacosdns.core.errands import Pending
     from nacosdns.core.forwarding import Forwarding
     from nacosdns.core.metrics import Counters
     from nacosdns.core.model import Query, Rcode
     from nacosdns.core.prepared import Prepared
     from nacosdns.ports import Clock, Upstream
     from nacosdns.waiters import Waiter
+
+    Asker = tuple[Query, Waiter, float]  # and when it asked
 
 
 class Outward:
@@ -35,6 +38,7 @@ class Outward:
         self._clock = clock
         self._counts = counters
         self._arm = arm
+        self._read_at: tuple[float, float] | None = None
         self.upstream: Upstream | None = None
         self.unsettled = False
 
@@ -42,38 +46,47 @@ class Outward:
         return f"<Outward {self._forwarding!r}>"
 
     def ask(self, query: Query, waiter: Waiter, packet: bytes = b"", about: tuple[str, ...] = ()) -> bytes | None:
-        """The reply if it is there at once; else the waiter gets it. ``packet`` came by UDP, in a batch that will settle."""
-        now = self._clock.now()
-        answer = self._forwarding.ask(query, Question(query, waiter, now), now)
+        """The reply if it is there at once; else the waiter gets it.
+
+        ``packet`` came through a door, which set ``prepared.now``; by UDP in a batch that will settle.
+        """
+        now = self._prepared.now if packet else self._clock.now()
+        answer = self._forwarding.ask(query, (query, waiter, now), now)
         if query.over_tcp or not packet:
             self.work()
         else:
             self.unsettled = True
+        return None if answer is PENDING else self._at_once(query, answer, packet, about, now)
+
+    def _at_once(
+        self, query: Query, answer: Hit | Pending | Failed, packet: bytes, about: tuple[str, ...], now: float
+    ) -> bytes | None:
         match answer:
             case Hit(packet=reply, source=source, good_until=until):
-                cell = self._count(query, reply, source.value)
+                cell = self._cell(query, reply, source.value)
+                self._counts[cell] += 1
                 if packet and until > now and not query.over_tcp and not (query.edns and query.edns.options):
                     self._prepared.keep_packet(packet, reply, cell=cell, until=until, about=about)
                 return reply
             case Failed(rcode=rcode):
                 return self._failure(query, rcode)
-            case Pending():
+            case _:
                 return None
 
     def _failure(self, query: Query, rcode: Rcode) -> bytes:
         reply = dnswire.render(query, Answer(rcode=rcode, authoritative=False), size_max=dnswire.size_limit(query))
-        self._count(query, reply, "none")
+        self._counts[self._cell(query, reply, "none")] += 1
         return reply
 
-    def _count(self, query: Query, reply: bytes, source: str) -> int:
-        answers = int.from_bytes(reply[6:8], "big")
-        cell = metrics.query_cell(source, query.type, reply[3] & 0x0F, answers, over_tcp=query.over_tcp)
-        self._counts[cell] += 1
-        return cell
+    def _cell(self, query: Query, reply: bytes, source: str) -> int:
+        has_answer = 1 if reply[7] or reply[6] else 0
+        return metrics.query_cell(source, query.type, reply[3] & 0x0F, has_answer, over_tcp=query.over_tcp)
 
     def received(self, token: int, packet: bytes) -> bool:
-        """The upstream edge has a reply. False: not the answer, wait on."""
-        return self._forwarding.received(token, packet, self._clock.now(), self._clock.wall())
+        """The upstream edge has a reply, and will settle. False: not the answer, wait on."""
+        if self._read_at is None:
+            self._read_at = self._clock.now(), self._clock.wall()
+        return self._forwarding.received(token, packet, *self._read_at)
 
     def failed(self, token: int, reason: str) -> None:
         """The upstream edge could not do it."""
@@ -82,26 +95,26 @@ class Outward:
     def work(self) -> None:
         """Does what is to be done now, for all who asked since the last time."""
         self.unsettled = False
+        self._read_at = None
+        upstream = self.upstream
         while work := self._forwarding.take_work():
+            now = self._clock.now()
             for item in work:
-                match item:
-                    case Send(token=token, address=address, packet=packet, over_tcp=over_tcp):
-                        if self.upstream is not None:
-                            self.upstream.send(address, packet, over_tcp=over_tcp, token=token)
-                    case Release(token=token):
-                        if self.upstream is not None:
-                            self.upstream.release(token)
-                    case Deliver(waiter=waiter, outcome=outcome):
-                        self._deliver(waiter, outcome)
+                if isinstance(item, Send):
+                    if upstream is not None:
+                        upstream.send(item.address, item.packet, over_tcp=item.over_tcp, token=item.token)
+                elif isinstance(item, Deliver):
+                    self._deliver(cast("Asker", item.waiter), item.outcome, now)
+                elif upstream is not None:
+                    upstream.release(item.token)
         self._arm()
 
-    def _deliver(self, question: object, outcome: Hit | Failed) -> None:
-        assert isinstance(question, Question)
-        query = question.query
-        self._counts.observe(metrics.SLOW_TIME, int((self._clock.now() - question.started) * 1e6))
+    def _deliver(self, asker: Asker, outcome: Hit | Failed, now: float) -> None:
+        query, waiter, asked_at = asker
+        self._counts.observe(metrics.SLOW_TIME, int((now - asked_at) * 1e6))
         if isinstance(outcome, Hit):
             packet = outcome.packet
-            self._count(query, packet, outcome.source.value)
+            self._counts[self._cell(query, packet, outcome.source.value)] += 1
         else:
             packet = self._failure(query, outcome.rcode)
-        question.waiter.give(packet)
+        waiter.give(packet)

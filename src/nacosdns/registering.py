@@ -128,7 +128,7 @@ async def hold(wanted: Wish, config: Config, read_password: Callable[[], str]) -
     if not config.nacos.servers and not config.nacos.endpoint:
         raise ConfigError("is empty", key="nacos.servers", remedy="name the Nacos to register in")
     settings = nacos_http.settings_of(config.nacos, read_password(), read_password)
-    holder = registrar.Registrar(settings, wanted.service, wanted.instances, logs.EventLog(), probe=wanted.probe)
+    holder = registrar.Registrar(settings, wanted.service, wanted.instances, logs.log(), probe=wanted.probe)
     task = asyncio.current_task()
     assert task is not None  # a coroutine that runs is some task's
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -89,7 +89,7 @@ class Supervisor:
         self._gone = asyncio.Event()
         self._stopped = asyncio.Event()
         self._exit_code = 0
-        self._log: Log = logs.EventLog()
+        self._log: Log = logs.log()
 
     def __repr__(self) -> str:
         return f"<Supervisor {self.listeners} {self.watch}>"

@@ -26,7 +26,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_an_event_is_one_line_of_its_facts_and_who_says_it(capsys):
     logs.configure("info", role="front", slot=3)
-    logs.EventLog().info("child.ready", services=2, good=True, nothing=None, names=["a", "b"], why='x="y"')
+    logs.log().info("child.ready", services=2, good=True, nothing=None, names=["a", "b"], why='x="y"')
 
     (line,) = lines(capsys)
 
@@ -36,8 +36,8 @@ def test_an_event_is_one_line_of_its_facts_and_who_says_it(capsys):
 
 def test_what_is_below_the_level_is_not_said(capsys):
     logs.configure("warning")
-    logs.EventLog().info("quiet")
-    logs.EventLog().warning("loud")
+    logs.log().info("quiet")
+    logs.log().warning("loud")
 
     assert lines(capsys) == ["level=warning event=loud"]
 
@@ -47,7 +47,7 @@ def test_a_traceback_and_a_forged_line_stay_on_their_line(capsys):
     try:
         int("two\nlines")
     except ValueError:
-        logs.EventLog().exception("failed", name="a\nlevel=error event=forged")
+        logs.log().exception("failed", name="a\nlevel=error event=forged")
     (line,) = lines(capsys)
 
     assert "Traceback" in line
@@ -57,7 +57,7 @@ def test_a_traceback_and_a_forged_line_stay_on_their_line(capsys):
 
 def test_an_exception_among_the_facts_is_shown_too(capsys):
     logs.configure("info")
-    logs.EventLog().warning("surprise", exc_info=ValueError("odd"))
+    logs.log().warning("surprise", exc_info=ValueError("odd"))
 
     assert "exception=" in lines(capsys)[0]
 

@@ -41,7 +41,7 @@ class Table(Prepared):
         drawn = balancer(members, random.Random(3), b"")
         self.turning = Page("prepared", records, balancer=drawn, take=1, cell=CELL)
         self.keep(QUESTION[:-4], 1, self.turning)
-        for _ in range(2):
+        while PREPARED not in self.packets:
             self.similar(PREPARED)
         self.entry = self.packets[PREPARED]
         self.turning.cursor = -1

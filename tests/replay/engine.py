@@ -231,6 +231,7 @@ class Scenario:
                 q=dnslib.DNSQuestion(dnslib.DNSLabel(labels_of(text_name(match[2]))), dnslib.QTYPE.reverse[match[3]])
             )
             client = bytes(map(int, match[5].split("."))) if match[5] else b"\x7f\0\0\1"
+            self.book.prepared.now = self.clock.now()  # as a door does before each batch
             packet = self.front._take(bytes(query.pack()), ended, client=client, over_tcp=bool(match[4]))
             if packet is not None:
                 ended.give(packet)

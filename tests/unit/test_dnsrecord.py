@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nacosdns.core.model import Record
 
 NAME = b"\6orders\5nacos\0"
-QUERY = Query(7, 0x0100, NAME + b"\0\1\0\1", NAME, (b"orders", b"nacos"), 1)
+QUERY = Query(7, 0x0100, NAME + b"\0\1\0\1", NAME, 1)
 
 
 @pytest.mark.parametrize(

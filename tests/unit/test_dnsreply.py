@@ -41,7 +41,7 @@ def upstream(
 
 def asking(name: str = "ext.test", *, edns: Edns | None = None, over_tcp: bool = False, flags: int = 0x0100) -> Query:
     wire = dnswire.text_name(name)
-    return Query(7, flags, wire + b"\0\1\0\1", wire.lower(), dnswire.labels_of(wire), 1, 1, edns, over_tcp)
+    return Query(7, flags, wire + b"\0\1\0\1", wire.lower(), 1, 1, edns, over_tcp)
 
 
 def kept_of(packet: bytes) -> bytes:

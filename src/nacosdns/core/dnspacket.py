@@ -57,26 +57,23 @@ class Span(NamedTuple):
     ttl_s: int
 
 
-def question_name(packet: bytes) -> tuple[tuple[bytes, ...], int]:
-    """Labels of the first name of a packet and the offset behind it, where at least type and class follow.
+def question_name_end(packet: bytes) -> int:
+    """The offset behind the first name of a packet, where at least type and class follow.
 
     Any pointer is malformed: nothing lies before this name that a pointer could lead to.
     """
-    labels = []
     at = HEADER_BYTES
     try:
         while length := packet[at]:
             if length > LABEL_BYTES_MAX:
                 raise WireError("malformed")
-            end = at + 1 + length
-            labels.append(packet[at + 1 : end])
-            at = end
+            at += length + 1
     except IndexError:
         raise WireError("malformed") from None
     at += 1
     if at - HEADER_BYTES > NAME_BYTES_MAX or at + 4 > len(packet):
         raise WireError("malformed")
-    return tuple(labels), at
+    return at
 
 
 def section_counts(packet: bytes) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ from nacosdns.core.dnspacket import (
     NAMES_INSIDE,
     TTL_MAX_S,
     opt_bytes,
-    question_name,
+    question_name_end,
     section_counts,
     spans,
 )
@@ -103,7 +103,7 @@ def parse_reply_head(packet: bytes) -> ReplyHead:
         raise WireError("questions")
     if not questions:
         return ReplyHead(ident, flags, b"")
-    name_end = question_name(packet)[1]
+    name_end = question_name_end(packet)
     return ReplyHead(ident, flags, packet[HEADER_BYTES:name_end].lower() + packet[name_end : name_end + 4])
 
 

@@ -7,6 +7,7 @@ question goes back byte for byte; nothing over the size asked for goes out.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from nacosdns.core.dnspacket import (
     QUESTION_POINTER,
     TYPE_AND_CLASS,
     opt_bytes,
-    question_name,
+    question_name_end,
     spans,
 )
 from nacosdns.core.dnsrecord import (
@@ -95,6 +96,9 @@ __all__ = [
 ]
 
 _OPTION = Struct("!HH")
+_HEAD = Struct("!HHHHH")
+_OPT_BYTES = 11  # root, type, payload, version and flags, length
+_ALIKE_MAX = 256
 _POINTER_END = 0x4000  # a pointer cannot lead to or behind this offset
 
 
@@ -115,19 +119,40 @@ def parse_query(packet: bytes, *, over_tcp: bool = False, client: bytes = b"") -
     """
     if len(packet) < HEADER_BYTES:
         raise WireError("short")
-    ident, flags, questions, answers, authorities, additionals = HEADER.unpack_from(packet)
+    flags, others, additionals = _read_head(packet[2:HEADER_BYTES])
+    name_end = question_name_end(packet)
+    end = name_end + 4
+    kind, klass = TYPE_AND_CLASS.unpack_from(packet, name_end)
+    rest = packet[end:]
+    if not rest and not others and not additionals:
+        edns = None
+    elif len(rest) <= _OPT_BYTES:
+        edns = _read_short_edns(rest, others, additionals)
+    else:
+        edns = _read_edns(packet, end, others, additionals)
+    name = packet[HEADER_BYTES:name_end].lower()
+    ident = packet[0] << 8 | packet[1]
+    return Query(ident, flags, packet[HEADER_BYTES:end], name, kind, klass, edns, over_tcp, client)
+
+
+@lru_cache(maxsize=_ALIKE_MAX)
+def _read_head(head: bytes) -> tuple[int, int, int]:
+    """Flags, and how many records follow the question in the first two sections and in the additional one.
+
+    ``head`` is the header without its id: most clients send one of a few.
+    """
+    flags, questions, answers, authorities, additionals = _HEAD.unpack(head)
     if flags & dnspacket.QR:
         raise WireError("response")
     if questions != 1:
         raise WireError("questions")
-    labels, name_end = question_name(packet)
-    end = name_end + 4
-    kind, klass = TYPE_AND_CLASS.unpack_from(packet, name_end)
-    edns = None
-    if additionals or answers or authorities or end != len(packet):
-        edns = _read_edns(packet, end, answers + authorities, additionals)
-    name = packet[HEADER_BYTES:name_end].lower()
-    return Query(ident, flags, packet[HEADER_BYTES:end], name, labels, kind, klass, edns, over_tcp, client)
+    return flags, answers + authorities, additionals
+
+
+@lru_cache(maxsize=_ALIKE_MAX)
+def _read_short_edns(rest: bytes, others: int, additionals: int) -> Edns | None:
+    """As ``_read_edns``, of no more bytes than an OPT without options: too few for a pointer, so read by themselves."""
+    return _read_edns(bytes(HEADER_BYTES) + rest, HEADER_BYTES, others, additionals)
 
 
 def _read_edns(packet: bytes, at: int, others: int, additionals: int) -> Edns | None:
@@ -222,7 +247,7 @@ def _bare_error(packet: bytes, rcode: Rcode) -> bytes:
 
 def _readable_question(packet: bytes) -> bytes:
     try:
-        return packet[HEADER_BYTES : question_name(packet)[1] + 4]
+        return packet[HEADER_BYTES : question_name_end(packet) + 4]
     except WireError:
         return b""
 

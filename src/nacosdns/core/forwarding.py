@@ -294,9 +294,9 @@ class Forwarding:
     def _advance(self, errand: Errand, now: float) -> None:
         """One more try with the next resolver; without one, or without tries, what is open is waited for."""
         if errand.tries_left > 0 and errand.order:
-            resolver, *others = errand.order
-            if others:
-                errand.order = (*others, resolver)
+            resolver = errand.order[0]
+            if len(errand.order) > 1:
+                errand.order = (*errand.order[1:], resolver)
             self._try(errand, resolver, now, has_opt=resolver.plain_until <= now)
         elif errand.order and errand.tokens:
             errand.try_due = inf
@@ -311,7 +311,7 @@ class Forwarding:
         key = errand.key
         question = self._spelled(key[:-1]) if self._settings.mixed_case else key[:-1]
         self._tries[token] = Try(errand, resolver, question, now, over_tcp, has_opt)
-        errand.tokens += (token,)
+        errand.tokens = (*errand.tokens, token)
         if errand.alone:
             patience_s = PROBE_PATIENCE_S
         else:

@@ -10,6 +10,8 @@ from enum import Enum, IntEnum
 
 import msgspec
 
+from nacosdns.core.dnsname import labels_of
+
 DEFAULT_NAMESPACE = "public"
 DEFAULT_GROUP = "DEFAULT_GROUP"
 DEFAULT_CLUSTER = "DEFAULT"
@@ -149,19 +151,23 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     """One parsed question.
 
     ``question`` holds the bytes of name, type and class as they came (RFC 1035 4.1.2): they go back byte for byte.
-    ``name`` is the same name in wire form with A-Z folded, ``labels`` its labels without the root.
+    ``name`` is the same name in wire form with A-Z folded.
     """
 
     id: int
     flags: int
     question: bytes
     name: bytes
-    labels: tuple[bytes, ...]
     type: int
     klass: int = 1
     edns: Edns | None = None
     over_tcp: bool = False
     client: bytes = b""  # raw address bytes, 4 or 16; b"" when unknown
+
+    @property
+    def labels(self) -> tuple[bytes, ...]:
+        """The labels of the name as they came, without the root: made when asked for, since most queries need none."""
+        return labels_of(self.question[:-4])
 
     @property
     def recursion_desired(self) -> bool:

@@ -63,7 +63,10 @@ def shape_of(query: Query) -> Shape:
 
 
 class Window(NamedTuple):
-    """A window of orders; ``starts`` says where an order is the records turned round at that member, else -1."""
+    """A window of orders; ``starts`` says where an order is the records turned round at that member, else -1.
+
+    A page's ``cuts`` say the same in bytes, for every place of its window.
+    """
 
     orders: tuple[Order, ...]
     starts: tuple[int, ...]
@@ -82,6 +85,7 @@ class Page:
         "bounds",
         "cell",
         "cursor",
+        "cuts",
         "drawn_at",
         "entries",
         "glue",
@@ -133,6 +137,8 @@ class Page:
         self.blob = b"".join(records)
         self.bounds = _bounds(tuple(map(len, records)))
         self.glue = tuple(glue) if any(glue) else ()
+        starts = self.window.starts if not self.glue else (-1,) * len(self.window.orders)
+        self.cuts = _cuts(self.bounds, starts, self.turns // len(starts))
 
     def __repr__(self) -> str:
         return f"<Page {self.service!r} members={self.members} renewals={self.renewals} cursor={self.cursor}>"
@@ -189,12 +195,10 @@ class Page:
 
     def reply(self, question: bytes, shape: Shape, at: int) -> bytes:
         """The reply without its id, with the records in the order at this place of the window."""
-        window, blob = self.window, self.blob
-        at %= len(window.orders)
-        start = window.starts[at]
-        if start < 0 or self.glue or len(blob) + len(question) > shape.room:
-            return self.render(question, shape, window.orders[at])
-        cut = self.bounds[start]
+        cut, blob = self.cuts[at], self.blob
+        if cut < 0 or len(blob) + len(question) > shape.room:
+            orders = self.window.orders
+            return self.render(question, shape, orders[at % len(orders)])
         return b"".join((shape.head, shape.tails[self.take], question, blob[cut:], blob[:cut], shape.opt))
 
     def _record(self, index: int) -> bytes:
@@ -393,6 +397,11 @@ def _bounds(sizes: tuple[int, ...]) -> tuple[int, ...]:
 @lru_cache(maxsize=SHARED_MAX)
 def _even_bounds(count: int, size: int) -> tuple[int, ...]:
     return tuple(range(0, count * size + 1, size)) if size else (0,) * (count + 1)
+
+
+@lru_cache(maxsize=SHARED_MAX)
+def _cuts(bounds: tuple[int, ...], starts: tuple[int, ...], times: int) -> tuple[int, ...]:
+    return tuple(-1 if start < 0 else bounds[start] for start in starts) * times
 
 
 def _sums(sizes: Iterable[int]) -> Iterator[int]:

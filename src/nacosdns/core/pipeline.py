@@ -174,6 +174,18 @@ class Pipeline:
 
     # --- stages
 
+    def is_plainly_foreign(self, query: Query) -> bool:
+        """Whether ``decide`` would say ``Forward()``, told at once of most such queries: False says nothing."""
+        edns = query.edns
+        return (
+            self._names.is_plainly_outside(query.name)
+            and query.klass == 1
+            and query.type not in _REFUSED_TYPES
+            and (edns is None or edns.version == 0)
+            and query.name != CANARY
+            and self.admits(query.client)
+        )
+
     def decide(self, query: Query, now: float, wall: float) -> Outcome:
         """What to do with a query. ``why`` then says how it was decided, for `ask`."""
         self.why = []
@@ -437,7 +449,6 @@ class Pipeline:
             query.flags,
             question,
             dnsname.fold(target),
-            dnsname.labels_of(target),
             query.type,
             edns=query.edns,
             over_tcp=True,

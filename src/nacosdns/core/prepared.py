@@ -25,6 +25,7 @@ PACKETS_BYTES_MAX = 8 << 20
 PAGES_BYTES_MAX = 48 << 20
 FIXED_MAX = 20_000
 SEEN_MAX = 4_000
+SAMPLED = 3  # one answer of so many and one is looked at for whether its packet comes often
 SHAPES_MAX = 500
 EVICTED_AT_ONCE = 256
 FIXED_BYTES = 600  # of Python's objects around a fixed reply
@@ -92,9 +93,12 @@ class Prepared:
         page = self._pages.get(folded)
         if page is None or page.kind != key[end - 3]:
             return None
-        rest = key[end:]
-        plain = len(rest) <= _OPT_BYTES
-        shape_key = key[:10] + (rest if plain else _without_options(rest))
+        plain = len(key) <= end + _OPT_BYTES
+        if len(key) == end:
+            shape_key = key[:10]
+        else:
+            rest = key[end:]
+            shape_key = key[:10] + (rest if plain else _without_options(rest))
         shape = self._shapes.get(shape_key) or self._shape(shape_key, key)
         if shape is None:
             return None
@@ -102,7 +106,7 @@ class Prepared:
         if at >= page.turns:
             at = page.turn(self.now)
         reply = page.reply(question, shape, at)
-        if plain and folded == question and reply and self._is_seen(key):
+        if not at & SAMPLED and plain and folded == question and reply and self._is_seen(key):
             self._admit(key, page, question, shape)
         self.cell = page.cell
         return reply or None

@@ -9,82 +9,50 @@ from __future__ import annotations
 
 import logging
 import sys
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import structlog
+from structlog.stdlib import LoggerFactory, ProcessorFormatter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+    from nacosdns.ports import Log
 
 OURS = "nacosdns"
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-class EventLog:
-    """Implements ports.Log over the standard logging."""
-
-    def __init__(self, name: str = OURS) -> None:
-        self._logger = logging.getLogger(name)
-
-    def __repr__(self) -> str:
-        return f"<EventLog {self._logger.name}>"
-
-    def debug(self, event: str, **facts: object) -> None:
-        self._write(logging.DEBUG, event, facts)
-
-    def info(self, event: str, **facts: object) -> None:
-        self._write(logging.INFO, event, facts)
-
-    def warning(self, event: str, **facts: object) -> None:
-        self._write(logging.WARNING, event, facts)
-
-    def error(self, event: str, **facts: object) -> None:
-        self._write(logging.ERROR, event, facts)
-
-    def exception(self, event: str, **facts: object) -> None:
-        self._write(logging.ERROR, event, {**facts, "exc_info": sys.exc_info()[1]})
-
-    def _write(self, level: int, event: str, facts: dict[str, object]) -> None:
-        if self._logger.isEnabledFor(level):
-            fault = facts.pop("exc_info", None)
-            self._logger.log(
-                level, event, extra={"facts": facts}, exc_info=fault if isinstance(fault, BaseException) else None
-            )
-
-
-class _LogfmtFormatter(logging.Formatter):
-    """One line of logfmt; ``identity`` stands at its end."""
-
-    def __init__(self, identity: Mapping[str, str | int]) -> None:
-        super().__init__()
-        self._identity = identity
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, object] = {
-            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-            **getattr(record, "facts", {}),
-            **self._identity,
-        }
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        return " ".join(f"{key}={_value(value)}" for key, value in fields.items())
-
-
-def _value(value: object) -> str:
-    """A value that stays on its line and ends where it ends."""
-    if value is None:
-        return ""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    if any(mark in text for mark in ' ="'):
-        text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return text.replace("\n", "\\n")
+def log() -> Log:
+    """Our log, as ``configure`` set it up last."""
+    return cast("Log", structlog.get_logger(OURS))
 
 
 def configure(level: str, **identity: str | int) -> None:
     """Sets logging up for this process; may be called again. ``identity`` (role, slot) stands on every line."""
-    logging.raiseExceptions = False
+
+    def identify(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {**event, **identity}
+
+    shared: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        identify,
+    ]
+    structlog.configure(
+        processors=[*shared, ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    render = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_LogfmtFormatter(identity))
+    handler.setFormatter(
+        ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[ProcessorFormatter.remove_processors_meta, render],
+        )
+    )
+    logging.raiseExceptions = False
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    logging.getLogger(OURS).setLevel(_LEVELS[level])
+    logging.getLogger(OURS).setLevel(level.upper())

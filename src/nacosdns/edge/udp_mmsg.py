@@ -233,7 +233,10 @@ class FastDoor(Door):
             if reply is not None:
                 kept.append(reply)
                 vectors[start:stop] = pack(id(reply) + _BYTES_AT, len(reply))
-                counts[prepared.cell] += 1
+                if prepared.cell != cell:
+                    counts[cell] += times
+                    cell, times = prepared.cell, 0
+                times += 1
             elif not self._fill(slot, self._packet(slot), kept):
                 unfilled.append(slot)
         counts[cell] += times
