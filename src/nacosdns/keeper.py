@@ -121,7 +121,8 @@ class Keeper:
         while True:
             now = self.clock.now()
             self._turn(now)
-            due = min(self.schedule.next_due(now), self.services.next_due() or now + IDLE_S, self._saver.due_at)
+            asks_at = now + IDLE_S if self.registry is None else self.schedule.next_due(now)
+            due = min(asks_at, self.services.next_due() or now + IDLE_S, self._saver.due_at)
             if self._early:
                 due = min(due, self._started_at + START_GRACE_S)
             try:

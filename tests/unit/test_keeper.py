@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
+import pytest
 import structlog
 
 from fakes.clock import VirtualClock, VirtualLoop
@@ -89,6 +90,22 @@ def play(script: Callable[[World], Coroutine[None, None, None]], *, bare: bool =
 
 def key(name: str) -> ServiceKey:
     return ServiceKey("public", "DEFAULT_GROUP", name)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["no Nacos", "an idle Nacos"])
+def test_a_keeper_with_nothing_to_do_sleeps(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
+    async def script(world: World) -> None:
+        if alone:
+            world.keeper.registry = None
+        await asyncio.sleep(100)
+        turns = []
+        turn = world.keeper._turn
+        monkeypatch.setattr(world.keeper, "_turn", lambda now: (turns.append(now), turn(now)))
+        await asyncio.sleep(600)
+
+        assert len(turns) < 200, "more than one turn in three seconds"
+
+    play(script)
 
 
 ONE = ServiceView((Instance("10.0.0.1", 80),))
