@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from nacosdns.ports import Link
 
 GAUGES_S = 1.0
-PAGES_LOOKED_AT = 4_000  # a second, for whether their answers were used
+PAGES_LOOKED_AT = 500  # a second, for whether their answers were used
 DRAIN_STEP_S = 0.01
 RESOLV_CONF = "resolv.conf"
 FIRST_ROWS = 2000

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+
+import msgspec
+import pytest
 
 from nacosdns.core import book as book_room
+from nacosdns.core.balance import Member, Weighted
 from nacosdns.core.book import Book, service_id
 from nacosdns.core.frames import known
-from nacosdns.core.model import Instance, ServiceKey, Snapshot
+from nacosdns.core.model import Instance, Protection, ServiceKey, Snapshot, Source
 from nacosdns.core.naming import folded_key
-
-if TYPE_CHECKING:
-    import pytest
+from nacosdns.core.page import Page
 
 
 def snapshot(service: str = "orders", *addresses: str) -> Snapshot:
@@ -115,3 +117,40 @@ def test_in_a_large_book_snapshots_are_compressed_and_read_the_same(monkeypatch:
     assert [(item.key, bytes(item.body)) for item in book.items()] == [(one.key, bytes(one.body)) for one in told]
     assert searched(book, "192.0.2.2")
     assert book.keys_of([service_id(folded_key("public", "DEFAULT_GROUP", "orders3")), "none"]) == [told[3].key]
+
+
+@pytest.mark.parametrize(
+    ("change", "dropped"),
+    [
+        ({"confirmed_at": 5.0}, False),
+        ({"live": True, "source": Source.PUSH, "revision": 9}, False),
+        ({"protection": Protection.EMPTY, "protected_since": 3.0, "unconfirmed": 1}, False),
+        ({"live": False}, False),
+        ({"threshold_reached": True}, True),
+        ({"demoted": 1}, True),
+        ({"last_healthy": (Instance("10.0.0.9", 80),)}, True),
+        ({"instances": (Instance("10.0.0.1", 80, weight=2.0),)}, True),
+    ],
+)
+def test_what_was_prepared_is_dropped_only_when_the_answer_changes(change: dict[str, object], dropped: bool) -> None:
+    book = Book()
+    book.update(known(snapshot()))
+    folded = folded_key("public", "DEFAULT_GROUP", "orders")
+    balancer = Weighted((Member("a"),), random.Random(1), b"")
+    book.prepared.keep(b"\x06orders\x00", 1, Page(service_id(folded), (b"record",), balancer=balancer, take=1, cell=1))
+    changed = msgspec.structs.replace(snapshot(), **change)
+    book.update(known(changed))
+
+    assert (book.prepared.page_count == 0) == dropped
+    assert book.find(folded, "orders") == changed
+
+
+def test_what_was_prepared_of_a_followed_service_is_dropped_when_it_is_followed_no_more() -> None:
+    book = Book()
+    book.update(known(msgspec.structs.replace(snapshot(), live=True)))
+    service = service_id(folded_key("public", "DEFAULT_GROUP", "orders"))
+    balancer = Weighted((Member("a"),), random.Random(1), b"")
+    book.prepared.keep(b"\x06orders\x00", 1, Page(service, (b"record",), balancer=balancer, take=1, cell=1))
+    book.update(known(snapshot()))
+
+    assert book.prepared.page_count == 0

@@ -43,7 +43,36 @@ class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     revision: int
 
 
+class _Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What answers are made from, of an encoded snapshot; the rest says how sure it is. The fields are Snapshot's."""
+
+    key: ServiceKey
+    instances: msgspec.Raw
+    revision: int
+    source: msgspec.Raw
+    confirmed_at: float
+    protection: msgspec.Raw
+    protected_since: float
+    threshold_reached: bool
+    unconfirmed: int
+    demoted: int
+    last_healthy: msgspec.Raw
+    live: bool
+
+    def holds_on(self, other: _Said) -> bool:
+        """Whether what was said by this may be said by the other: the same, and still followed if it was."""
+        return (
+            self.key == other.key
+            and (other.live or not self.live)
+            and self.instances == other.instances
+            and self.threshold_reached == other.threshold_reached
+            and self.demoted == other.demoted
+            and self.last_healthy == other.last_healthy
+        )
+
+
 _head_decoder = msgspec.msgpack.Decoder(_Head)
+_said_decoder = msgspec.msgpack.Decoder(_Said)
 _Spellings = dict[ServiceKey, bytes]
 
 
@@ -96,7 +125,7 @@ class Book:
     # --- what is known
 
     def update(self, known: Known) -> None:
-        """A newer value of a service."""
+        """A newer value of a service. What was prepared stays when only how sure we are has changed."""
         key = known.key
         folded = folded_of(key)
         service = service_id(folded)
@@ -109,8 +138,10 @@ class Book:
         elif isinstance(held, dict):
             held[key] = packed
         else:
-            former = _head_decoder.decode(_plain(held)).key
-            self._services[service] = packed if former == key else {former: held, key: packed}
+            former = _said_decoder.decode(_plain(held))
+            self._services[service] = packed if former.key == key else {former.key: held, key: packed}
+            if former.holds_on(_said_decoder.decode(known.body)):
+                return
         self._absent.clear()
         self.prepared.drop(service)
 

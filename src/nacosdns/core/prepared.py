@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nacosdns.core.model import Query
 
 PACKETS_BYTES_MAX = 8 << 20
-PAGES_BYTES_MAX = 48 << 20
+PAGES_BYTES_MAX = 64 << 20
 FIXED_MAX = 20_000
 SEEN_MAX = 4_000
 SAMPLED = 3  # one answer of so many and one is looked at for whether its packet comes often
@@ -64,7 +64,7 @@ class Prepared:
         self._seen: set[bytes] = set()
         self._shapes: dict[bytes, Shape] = {}
         self._tcp_shapes: dict[bytes, Shape] = {}
-        self._unread: Iterator[Page] = iter(())
+        self._unread: Iterator[Page | Fixed] = iter(())
 
     def __repr__(self) -> str:
         return f"<Prepared pages={len(self._pages)} packets={len(self.packets)}>"
@@ -343,12 +343,14 @@ class Prepared:
         looked = 0
         for page in islice(self._unread, pages_max):
             looked += 1
+            if isinstance(page, Fixed):
+                continue
             mark = page.renewals << 8 | page.cursor & 0xFF
             if mark != page.mark:
                 page.mark = mark
                 found.append(page.service)
         if looked < pages_max:
-            self._unread = iter([page for page in self._pages.values() if isinstance(page, Page)])
+            self._unread = iter(list(self._pages.values()))
         return found
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _LENGTH = struct.Struct("!I")
 _BUFFER_HIGH_BYTES = 512 * 1024
 BACKOFF_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+LARGE_BYTES = 16_384
 HELLO_DEADLINE_S = 2.0
 
 
@@ -106,6 +107,13 @@ class StreamLink(asyncio.Protocol):
         except LinkError as error:
             self._log.warning("link.dropped", reason=str(error))
             self.close()
+        if len(data) >= LARGE_BYTES and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()  # a full state comes faster than it is taken in: others have their turn
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _hear(self, frame: LinkFrame) -> None:
         if self._peer is not None:
