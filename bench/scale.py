@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 SIZES = (100, 1000, 10_000, 100_000)
 HOT, INSTANCES, ROWS_A_WRITE = 100, 10, 1000
 STARTS, REST_S, RESYNC_S, PROBE_QPS, LOAD_S, IDLE_S = 3, 40, 8, 1000, 2.0, 5.0
-WARM_MAX = 8
+WARM_MAX = 12
+WARM_S_MAX = 20.0
 CONFIRMED_AGO_S = (
     3600.0  # longer than disk_fresh_s: the harder case, for Nacos is waited for until it is known to be down
 )
@@ -137,10 +138,13 @@ class Subject:
     def warm(self, tools: Path, which: str) -> None:
         """Asks every name three times, unless that takes very long: what is prepared is prepared by then."""
         asked, count = 0.0, HOT if which == "hot" else self.size
+        seconds = LOAD_S
         for _ in range(WARM_MAX):
-            asked += self.load(tools, which, LOAD_S)["right"]
-            if asked > 3 * count + 1000:
+            found = self.load(tools, which, seconds)
+            asked += found["right"]
+            if found["right"] > count + 1000 and asked > 3 * count:
                 return
+            seconds = min(1.5 * seconds, WARM_S_MAX)  # each run begins with the first name
 
     def round(self, tools: Path, which: str) -> None:
         used, began = cpu_s(self.pids.values()), time.monotonic()

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from nacosdns.waiters import Waiter
 
 CHASE_DEPTH_MAX = 4
+_RESPONSE, _NO_QUERY = 0x80, 0xF8  # of a packet's third byte: QR, and the opcode too
 
 
 class Front:
@@ -163,29 +164,35 @@ class Front:
 
     def _take(self, packet: bytes, waiter: Waiter, *, client: bytes, over_tcp: bool) -> bytes | None:
         try:
-            return self._parse(packet, waiter, client=client, over_tcp=over_tcp)
+            if len(packet) < 12 or packet[2] & _NO_QUERY:
+                return self._refuse(packet, waiter, over_tcp=over_tcp)
+            try:
+                query = dnswire.parse_query(packet, over_tcp=over_tcp, client=client)
+            except WireError:
+                return self._error(packet, Rcode.FORMERR, over_tcp=over_tcp)
+            if self._query_log:
+                return self._decide_logged(packet, query, waiter)
+            if self._pipeline.is_plainly_foreign(query):
+                return self._outward.ask(query, waiter, packet)
+            return self._decide(packet, query, waiter)
         except Exception:  # noqa: BLE001  # a surprise must not take the others' answers with it
             return self._surprise(packet, waiter)
 
-    def _parse(self, packet: bytes, waiter: Waiter, *, client: bytes, over_tcp: bool) -> bytes | None:
-        if len(packet) < 12 or packet[2] & 0x80:
-            self.dropped("short" if len(packet) < 12 else "response")
-            if over_tcp:
-                waiter.give(None)
-            return None
-        if dnswire.opcode(packet):
+    def _refuse(self, packet: bytes, waiter: Waiter, *, over_tcp: bool) -> bytes | None:
+        """What is no query: a fragment or a response is dropped, another opcode is not implemented."""
+        if len(packet) >= 12 and not packet[2] & _RESPONSE:
             return self._error(packet, Rcode.NOTIMP, over_tcp=over_tcp)
-        try:
-            query = dnswire.parse_query(packet, over_tcp=over_tcp, client=client)
-        except WireError:
-            return self._error(packet, Rcode.FORMERR, over_tcp=over_tcp)
-        if self._query_log:
-            note = partial(self._log_query, query, self._clock.now())
-            reply = self._decide(packet, query, LoggedWaiter(waiter, note))
-            if reply is not None:
-                note(reply)
-            return reply
-        return self._decide(packet, query, waiter)
+        self.dropped("short" if len(packet) < 12 else "response")
+        if over_tcp:
+            waiter.give(None)
+        return None
+
+    def _decide_logged(self, packet: bytes, query: Query, waiter: Waiter) -> bytes | None:
+        note = partial(self._log_query, query, self._clock.now())
+        reply = self._decide(packet, query, LoggedWaiter(waiter, note))
+        if reply is not None:
+            note(reply)
+        return reply
 
     def _outcome(self, query: Query) -> Outcome:
         """What is decided now; the keeper hears which services are asked for."""
@@ -195,8 +202,6 @@ class Front:
         return outcome
 
     def _decide(self, packet: bytes, query: Query, waiter: Waiter) -> bytes | None:
-        if self._pipeline.is_plainly_foreign(query):
-            return self._outward.ask(query, waiter, packet)
         outcome = self._outcome(query)
         if isinstance(outcome, Forward):
             return self._outward.ask(query, waiter, packet, outcome.about)

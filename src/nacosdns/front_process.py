@@ -66,7 +66,8 @@ class FrontProcess:
 
     def __init__(self, born: Child) -> None:
         self._child = born
-        self._rng = random.SystemRandom()
+        self._rng = random.SystemRandom()  # what a forger must not guess
+        self._draws = random.Random(self._rng.getrandbits(64))  # noqa: S311  # a balancer draws often; nobody gains by guessing
         self._book = Book(reply_vector())
         self._balancers = plugins.needed_balancers(balancers_of(born.config))
         self._forwarding = Forwarding(forward_settings(born.config, host_identity()), self._rng)
@@ -106,7 +107,7 @@ class FrontProcess:
             config,
             self._book,
             self._balancers,
-            self._rng,
+            self._draws,
             allowed=self._allowed,
             judges=not self._only_loopback(),
             nameserver=self._nameserver(),

@@ -99,22 +99,23 @@ class Outward:
         upstream = self.upstream
         while work := self._forwarding.take_work():
             now = self._clock.now()
+            waited: dict[float, int] = {}  # most asked in the same batch
             for item in work:
                 if isinstance(item, Send):
                     if upstream is not None:
                         upstream.send(item.address, item.packet, over_tcp=item.over_tcp, token=item.token)
                 elif isinstance(item, Deliver):
-                    self._deliver(cast("Asker", item.waiter), item.outcome, now)
+                    query, waiter, asked_at = cast("Asker", item.waiter)
+                    waited[asked_at] = waited.get(asked_at, 0) + 1
+                    outcome = item.outcome
+                    if isinstance(outcome, Hit):
+                        packet = outcome.packet
+                        self._counts[self._cell(query, packet, outcome.source.value)] += 1
+                    else:
+                        packet = self._failure(query, outcome.rcode)
+                    waiter.give(packet)
                 elif upstream is not None:
                     upstream.release(item.token)
+            for asked_at, times in waited.items():
+                self._counts.observe(metrics.SLOW_TIME, int((now - asked_at) * 1e6), times)
         self._arm()
-
-    def _deliver(self, asker: Asker, outcome: Hit | Failed, now: float) -> None:
-        query, waiter, asked_at = asker
-        self._counts.observe(metrics.SLOW_TIME, int((now - asked_at) * 1e6))
-        if isinstance(outcome, Hit):
-            packet = outcome.packet
-            self._counts[self._cell(query, packet, outcome.source.value)] += 1
-        else:
-            packet = self._failure(query, outcome.rcode)
-        waiter.give(packet)

@@ -123,7 +123,7 @@ class Scenario:
             BUILT_IN,
             rng,
             allowed=Access(self.config.server.allow),
-            judges=False,
+            judges=not all(address.startswith("127.") for address in self.config.server.listen),
             nameserver="127.0.0.1",
             identity=b"host",
         )

@@ -406,3 +406,50 @@ def test_a_name_that_reaches_over_the_end_of_its_rdata_is_refused() -> None:
 
     with pytest.raises(WireError, match="malformed"):
         dnswire.answer_records(packet)
+
+
+# The quick ways, and the careful ones
+
+TAILS = st.sampled_from(
+    [b"", b"\0\0\x29\x04\xd0\0\0\0\0\0\0", b"\0\0\x29\x04\xd0\1\0\0\0\0\0", b"\0\0\x29\4\xd0\0\0\x80\0\0\2ab", b"x"]
+)
+OWNERS = st.sampled_from([b"\xc0\x0c", b"\xc0\x10", b"\3ext\4test\0", b"\0"])
+KINDS = st.sampled_from([b"\0\1", b"\0\x1c", b"\0\5", b"\0\x29", b"\1\1"])
+CLASSES = st.sampled_from([b"\0\1", b"\0\3"])
+TTLS = st.sampled_from([b"\0\0\0\0", b"\0\0\1\x2c", b"\x7f\xff\xff\xff", b"\x80\0\0\0"])
+RDATA = st.sampled_from([b"\0\4abcd", b"\0\x10abcdefghijklmnop", b"\0\5abcd", b"\0\0", b"\0\4\n\n\n\n"])
+COUNTS = st.sampled_from([b"\0\1\0\0\0\0", b"\0\1\0\0\0\1", b"\0\0\0\1\0\1", b"\0\2\0\0\0\0", b"\0\0\0\0\0\1"])
+FLAGS = st.sampled_from([b"\x81\x80", b"\x83\x80", b"\x81\x83", b"\x81\xa2", b"\xf9\x80"])
+
+
+@settings(max_examples=1000)
+@given(st.tuples(OWNERS, KINDS, CLASSES, TTLS, RDATA, TAILS), COUNTS, FLAGS)
+def test_a_reply_that_repeats_the_question_is_scanned_as_any_other(
+    record: tuple[bytes, ...], counts: bytes, flags: bytes
+) -> None:
+    packet = b"\1\2" + flags + b"\0\1" + counts + QUESTION + b"".join(record)
+
+    scans = []
+    for asked in (QUESTION, b""):
+        try:
+            scans.append(dnswire.scan_reply(packet, asked))
+        except WireError as error:
+            scans.append(error.reason)
+
+    assert scans[0] == scans[1]
+
+
+@given(
+    st.sampled_from([ONE, A_RECORDS, ""]), st.integers(0, 0xFFFF), st.integers(0, 0xFFFF), st.booleans(), st.booleans()
+)
+def test_a_reply_is_the_same_whether_the_question_was_kept_as_it_is_asked_or_not(
+    answer: str, ident: int, flags: int, with_edns: bool, over_tcp: bool
+) -> None:
+    kept = kept_of(upstream(answer=answer, authority=SOA, additional=GLUE, flags="QR RD RA AD"))
+    other = kept[:12] + kept[12:].replace(b"\3ext\4test\0", b"\3EXT\4test\0")
+    edns = Edns(4096, dnssec_ok=bool(flags & 1)) if with_edns else None
+    query = structs.replace(asking(edns=edns, over_tcp=over_tcp, flags=flags & 0x7FFF), id=ident)
+
+    replies = [dnswire.reply_for(query, packet, size_max=dnswire.size_limit(query)) for packet in (kept, other)]
+
+    assert replies[0] == replies[1]

@@ -178,6 +178,29 @@ def test_s60_any_bytes_are_a_query_or_a_wire_error(packet: bytes) -> None:
         assert dnswire.name_to_wire(asked.labels).lower() == asked.name
 
 
+@given(
+    st.integers(0, 2),
+    st.one_of(
+        st.binary(max_size=11),
+        st.builds(bytes.__add__, st.sampled_from([b"\0\0\x29", b"\xc0\x0c"]), st.binary(max_size=8)),
+        st.sampled_from([OPT, OPT[:5] + b"\1" + OPT[6:], OPT[:7] + b"\0\0\0\0", b"\xc0\x0c\0\x10\0\1" + bytes(6)]),
+    ),
+)
+def test_a_short_opt_is_read_as_it_is_behind_another_record(additionals: int, rest: bytes) -> None:
+    alone = HEADER[:10] + additionals.to_bytes(2) + QUESTION + rest
+    record = b"\0\0\x10\0\1\0\0\0\0\0\4text"
+    behind = HEADER[:8] + b"\0\1" + additionals.to_bytes(2) + QUESTION + record + rest
+
+    results = []
+    for packet in (alone, behind):
+        try:
+            results.append(dnswire.parse_query(packet).edns)
+        except WireError as error:
+            results.append(error.reason)
+
+    assert results[0] == results[1]
+
+
 def test_s60_the_largest_datagram_of_random_bytes_is_no_trouble() -> None:
     for seed in range(20):
         body = random.Random(seed).randbytes(65507 - 12)

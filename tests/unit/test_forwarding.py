@@ -128,6 +128,7 @@ def test_s46_a_fresh_nxdomain_of_the_owner_replaces_the_stale_answer() -> None:
 
 
 def test_negative_answers_are_kept_by_rfc_2308_and_served_stale_likewise() -> None:
+    """S23."""
     world = one()
     world[U1].negative_ttl(20)
     world[U1].rcode("no.test", "A", "NXDOMAIN")

@@ -6,6 +6,7 @@ not fit is cut from the end, which never breaks a compression pointer.
 
 from __future__ import annotations
 
+import re
 from struct import Struct
 from struct import error as StructError  # noqa: N812  # an exception class, whatever its name
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from nacosdns.core.dnspacket import (
     FIXED,
     HEADER,
     NAMES_INSIDE,
+    QUESTION_POINTER,
     TTL_MAX_S,
     opt_bytes,
     question_name_end,
@@ -36,13 +38,22 @@ if TYPE_CHECKING:
 STALE_TTL_S = 30  # RFC 8767 4
 
 _TTL = Struct("!I")
+_TTL_S = _TTL.unpack
 _FIXED = FIXED.unpack_from
 _COUNTS = Struct("!HHH").unpack_from
+_ID_AND_FLAGS = Struct("!HH").pack
 _ONE_QUESTION = b"\0\1"
 _NO_ID = b"\0\0"
+_ADDRESS_AND_OPT = re.compile(
+    rb"\xc0\x0c\0[\x01\x1c]\0\x01([\0-\x7f]...)\0(?:\x04....|\x10.{16})(\0\0\x29..\0...\0\0)?", re.DOTALL
+).fullmatch
+"""One address for the name of the question, perhaps an OPT without options: what most replies are."""
+_ONE_ANSWER = {b"\0\1\0\0\0\0": False, b"\0\1\0\0\0\1": True}
+"""The counts of such a reply: whether it has an OPT."""
 _OPT, _SOA = int(RecordType.OPT), int(RecordType.SOA)
 _REPLY_FLAGS = dnspacket.QR | dnspacket.RA
 _PASSED_FLAGS = dnspacket.TC | 0xF
+_TRUNCATED = dnspacket.TC >> 8  # in the first byte of the flags
 _SOA_RDATA_BYTES_MIN = 22  # two root names and five numbers
 
 
@@ -114,34 +125,50 @@ def scan_reply(packet: bytes, asked: bytes = b"") -> ReplyScan:
     ``question`` is this very value then.
     """
     if asked and packet.startswith(asked, HEADER_BYTES) and packet[2] & 0x80 and packet.startswith(_ONE_QUESTION, 4):
-        flags, question = packet[2] << 8 | packet[3], asked
+        question = asked
+        plain = _scan_plain(packet, asked)
+        if plain is not None:
+            return plain
     else:
-        head = parse_reply_head(packet)
-        flags, question = head.flags, head.question
-    if flags & dnspacket.TC:
-        return ReplyScan(flags & 0xF, question, HEADER_BYTES + max(len(question) - 4, 0), truncated=True)
+        question = parse_reply_head(packet).question
+    rcode = packet[3] & 0xF
+    if packet[2] & _TRUNCATED:
+        return ReplyScan(rcode, question, HEADER_BYTES + max(len(question) - 4, 0), truncated=True)
     try:
-        return _scan_records(packet, flags & 0xF, question)
+        return _scan_records(packet, rcode, question)
     except (IndexError, StructError):
         raise WireError("malformed") from None
 
 
+def _scan_plain(packet: bytes, question: bytes) -> ReplyScan | None:
+    """At once what ``_scan_records`` finds in a good reply of one address, as most are; None for any other."""
+    has_opt = _ONE_ANSWER.get(packet[6:HEADER_BYTES])
+    if has_opt is None or packet[2] & _TRUNCATED or packet[3] & 0xF:
+        return None
+    start = HEADER_BYTES + len(question)
+    found = _ADDRESS_AND_OPT(packet, start)
+    if found is None or (found[2] is not None) is not has_opt:
+        return None
+    end = found.start(2) if has_opt else len(packet)
+    return ReplyScan(0, question, start - 4, (start + 6,), _TTL_S(found[1])[0], 1, end)
+
+
 def _scan_records(packet: bytes, rcode: int, question: bytes) -> ReplyScan:
     answers, authorities, additionals = _COUNTS(packet, 6)
-    others = answers + authorities
+    others, size_bytes = answers + authorities, len(packet)
     at = name_end = HEADER_BYTES + len(question)
     name_end -= 4 if question else 0
     offsets: list[int] = []
     ttl_min_s, has_opt, has_soa, body_end = TTL_MAX_S, False, False, 0
     for index in range(others + additionals):
         start = at
-        if packet[at] == 0xC0 and packet[at + 1] == HEADER_BYTES < at:
+        if packet.startswith(QUESTION_POINTER, at) and question:
             at += 2
         else:
             at = at + 1 if not packet[at] else read_name(packet, at)[1]
         kind, _, ttl_s, size = _FIXED(packet, at)
         end = at + 10 + size
-        if end > len(packet):
+        if end > size_bytes:
             raise WireError("malformed")
         if kind == _OPT:
             rcode |= 0 if has_opt else ttl_s >> 24 << 4
@@ -153,8 +180,10 @@ def _scan_records(packet: bytes, rcode: int, question: bytes) -> ReplyScan:
             if kind == _SOA and answers <= index < others and size >= _SOA_RDATA_BYTES_MIN:
                 has_soa = True
                 ttl_min_s = min(ttl_min_s, _ttl_s(int.from_bytes(packet[end - 4 : end])))
-            if ttl_s < ttl_min_s or ttl_s > TTL_MAX_S:
-                ttl_min_s = _ttl_s(ttl_s)
+            if ttl_s < ttl_min_s:
+                ttl_min_s = ttl_s
+            elif ttl_s > TTL_MAX_S:
+                ttl_min_s = 0
         at = end
     if not has_soa and (rcode or not answers or not offsets):
         ttl_min_s = 0
@@ -188,10 +217,11 @@ def strip_opt(packet: bytes, scan: ReplyScan) -> bytes:
     Additional records behind the OPT go with it, for cutting at the end never breaks a pointer: servers put the OPT
     last, and a TSIG behind it is not ours to hand on. ``scan`` is the packet's.
     """
-    if scan.body_end == len(packet):
+    end = scan.body_end
+    if end == len(packet):
         return _NO_ID + packet[2:]
     additionals = scan.additional_count.to_bytes(2, "big")
-    return b"".join((_NO_ID, packet[2:10], additionals, packet[HEADER_BYTES : scan.body_end]))
+    return b"".join((_NO_ID, packet[2:10], additionals, packet[HEADER_BYTES:end]))
 
 
 def reply_for(query: Query, kept: bytes, *, size_max: int) -> bytes:
@@ -204,14 +234,21 @@ def reply_for(query: Query, kept: bytes, *, size_max: int) -> bytes:
     """
     edns, question = query.edns, query.question
     opt = b"" if edns is None else opt_bytes(0, dnssec_ok=edns.dnssec_ok)
-    start = HEADER_BYTES + len(question)
-    body = kept[start:] if kept.startswith(question, HEADER_BYTES) else _respelled(query, kept, start)
     kept_flags = kept[2] << 8 | kept[3]
     flags = _REPLY_FLAGS | (query.flags & dnspacket.KEPT_FLAGS) | (kept_flags & _PASSED_FLAGS)
     if kept_flags & dnspacket.AD and (query.flags & dnspacket.AD or (edns is not None and edns.dnssec_ok)):
         flags |= dnspacket.AD
-    counts = _COUNTS(kept, 6)
     room = min(size_max, dnspacket.MESSAGE_BYTES_MAX) - len(opt)
+    if len(kept) <= room and kept.startswith(question, HEADER_BYTES):
+        head = _ID_AND_FLAGS(query.id, flags)
+        if not opt:
+            return head + kept[4:]
+        return b"".join(
+            (head, kept[4:10], ((kept[10] << 8 | kept[11]) + 1).to_bytes(2, "big"), kept[HEADER_BYTES:], opt)
+        )
+    counts = _COUNTS(kept, 6)
+    start = HEADER_BYTES + len(question)
+    body = _respelled(query, kept, start)
     if len(kept) > room:
         fitting, end = _cut(kept, start, counts, room)
         body = body[: end - start]

@@ -123,15 +123,15 @@ def parse_query(packet: bytes, *, over_tcp: bool = False, client: bytes = b"") -
     name_end = question_name_end(packet)
     end = name_end + 4
     kind, klass = TYPE_AND_CLASS.unpack_from(packet, name_end)
-    rest = packet[end:]
-    if not rest and not others and not additionals:
-        edns = None
-    elif len(rest) <= _OPT_BYTES:
-        edns = _read_short_edns(rest, others, additionals)
-    else:
-        edns = _read_edns(packet, end, others, additionals)
-    name = packet[HEADER_BYTES:name_end].lower()
     ident = packet[0] << 8 | packet[1]
+    edns = None
+    if end != len(packet) or others or additionals:
+        rest = packet[end:]
+        if len(rest) <= _OPT_BYTES:
+            edns = _read_short_edns(rest, others, additionals)
+        else:
+            edns = _read_edns(packet, end, others, additionals)
+    name = packet[HEADER_BYTES:name_end].lower()
     return Query(ident, flags, packet[HEADER_BYTES:end], name, kind, klass, edns, over_tcp, client)
 
 

@@ -6,7 +6,6 @@ Must not know: what is decided about them (core/forwarding.py). Rule: what the f
 from __future__ import annotations
 
 from enum import Enum
-from functools import cache
 from hashlib import blake2b
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -171,10 +170,7 @@ class Agenda:
 
     def add(self, errand: Errand) -> None:
         """At its next time, unless it is on the agenda for an earlier one."""
-        due = errand.try_due
-        due = min(due, errand.stale_at)
-        due = min(due, errand.deadline)
-        number = ceil(due * SLICES_A_SECOND)
+        number = ceil(min(errand.try_due, errand.stale_at, errand.deadline) * SLICES_A_SECOND)
         if number < errand.slice:
             errand.slice = number
             errands = self._slices.get(number)
@@ -233,15 +229,18 @@ def resolver_status(resolver: Resolver) -> ResolverStatus:
 
 def query_packet(question: bytes, flags: int, *, has_opt: bool) -> bytes:
     """A query with id 0. AD asks for the AD bit of the answer (RFC 6840 5.7): not every client of the entry will."""
-    header, opt = _around_question(flags, has_opt)
+    header, opt = _AROUND_QUESTION[has_opt][flags]
     return header + question + opt
 
 
-@cache
-def _around_question(flags: int, has_opt: bool) -> tuple[bytes, bytes]:  # noqa: FBT001  # a key of the cache
+def _around_question(flags: int, *, has_opt: bool) -> tuple[bytes, bytes]:
     header_flags = RD | dnspacket.AD | (CD if flags & CHECKING_DISABLED else 0)
     header = dnspacket.HEADER.pack(0, header_flags, 1, 0, 0, int(has_opt))
     return header, dnspacket.opt_bytes(0, dnssec_ok=bool(flags & DNSSEC_OK)) if has_opt else b""
+
+
+_AROUND_QUESTION = [[_around_question(flags, has_opt=has_opt) for flags in range(4)] for has_opt in (False, True)]
+"""Without and with OPT, by the key's flags: what stands before and behind the question of a query."""
 
 
 def failure(flags: int, scan: dnswire.ReplyScan, *, over_tcp: bool) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from nacosdns.core import dnswire
+from nacosdns.core import dnspacket, dnswire
 from nacosdns.core.dnsname import HEADER_BYTES
 from nacosdns.core.errands import (
     PENDING,
@@ -59,6 +59,7 @@ TCP_PATIENCE_S = 1.0
 REFRESHES_MAX = 64
 FAILURES_MAX = 10_000
 OPCODE = 0x7800
+_NOT_PLAIN = OPCODE | dnspacket.TC
 _ASKED, _CACHE, _UPSTREAM = Purpose.ASKED, Source.CACHE, Source.UPSTREAM  # a look-up in an enum costs as much as a call
 TXT_IN = b"\x00\x10\x00\x01"
 ROOT_NS = b"\x00\x00\x02\x00\x01\x00"  # a question key: what every resolver has at hand
@@ -113,8 +114,21 @@ class Forwarding:
         except WireError:
             return self._ignored()
         flags = packet[2] << 8 | packet[3]
-        fault = failure(flags, scan, over_tcp=attempt.over_tcp)
         question = scan.question
+        if (
+            scan.answer_count
+            and question is attempt.question
+            and not (flags & _NOT_PLAIN or scan.rcode or errand.alone)
+        ):
+            self._drop_try(token, attempt)  # what most replies are, and nothing else is to be asked of them
+            self._answered(attempt, packet, scan, now, wall)
+            return True
+        return self._judge(token, attempt, packet, scan, now, wall)
+
+    def _judge(self, token: int, attempt: Try, packet: bytes, scan: dnswire.ReplyScan, now: float, wall: float) -> bool:
+        """Whether this is a reply to the question, and what it is worth."""
+        errand, question, flags = attempt.errand, scan.question, packet[2] << 8 | packet[3]
+        fault = failure(flags, scan, over_tcp=attempt.over_tcp)
         is_spelled = question == attempt.question
         if not is_spelled and question != errand.key[:-1] and (question or not fault):
             return self._ignored()  # some servers leave the question out when they fail (RFC 1035 7.3)
@@ -214,10 +228,8 @@ class Forwarding:
     def _ask_upstream(
         self, query: Query, waiter: object, key: bytes, entry: Entry | None, now: float
     ) -> Hit | Pending | Failed:
-        looping = self._checks.get(query.name)
-        if looping is not None:
-            looping.looped(now)
-            return Failed(Rcode.REFUSED, f"{looping.address} asks us back")
+        if query.name in self._checks:
+            return self._looping(self._checks[query.name], now)
         self._wanted_key = key
         stale = entry if entry is not None and self.outside.is_usable_stale(entry, now) else None
         errand = self._errands.get(key)
@@ -229,6 +241,10 @@ class Forwarding:
         else:
             self.counts.joined += 1
         return self._join(errand, query, waiter, stale, now)
+
+    def _looping(self, resolver: Resolver, now: float) -> Failed:
+        resolver.looped(now)
+        return Failed(Rcode.REFUSED, f"{resolver.address} asks us back")
 
     def _join(
         self, errand: Errand, query: Query, waiter: object, stale: Entry | None, now: float
@@ -248,8 +264,7 @@ class Forwarding:
 
     def _begin(self, key: bytes, purpose: Purpose, now: float) -> Errand | str:
         """A new errand for this question, or why there is none."""
-        failed_at = self._failures.get(key)
-        if failed_at is not None and now - failed_at < RECHECK_S:
+        if self._failures and now - self._failures.get(key, -inf) < RECHECK_S:
             return "it failed a moment ago"
         if len(self._errands) >= self._settings.errands_max:
             self.counts.overflows += 1
@@ -309,15 +324,18 @@ class Forwarding:
     ) -> None:
         token = self._token = self._token + 1
         key = errand.key
-        question = self._spelled(key[:-1]) if self._settings.mixed_case else key[:-1]
+        question = key[:-1]
+        if self._settings.mixed_case:
+            question = self._spelled(question)
         self._tries[token] = Try(errand, resolver, question, now, over_tcp, has_opt)
         errand.tokens = (*errand.tokens, token)
+        tries_left = errand.tries_left
         if errand.alone:
             patience_s = PROBE_PATIENCE_S
         else:
-            patience_s = TCP_PATIENCE_S if over_tcp else resolver.patience_s(first=errand.tries_left == TRIES_MAX)
+            patience_s = TCP_PATIENCE_S if over_tcp else resolver.patience_s(first=tries_left == TRIES_MAX)
         errand.try_due = now + patience_s
-        errand.tries_left -= 1
+        errand.tries_left = tries_left - 1
         resolver.sent += 1
         self.counts.upstream_queries += 1
         packet = query_packet(question, key[-1], has_opt=has_opt)
@@ -332,7 +350,8 @@ class Forwarding:
     def _drop_try(self, token: int, attempt: Try) -> None:
         del self._tries[token]
         errand = attempt.errand
-        errand.tokens = () if len(errand.tokens) == 1 else tuple(other for other in errand.tokens if other != token)
+        tokens = errand.tokens
+        errand.tokens = () if len(tokens) == 1 else tuple(other for other in tokens if other != token)
 
     def _spent(self, attempt: Try, now: float) -> None:
         """This resolver has no answer to this question: the next one, unless another try is on its way."""
@@ -368,13 +387,14 @@ class Forwarding:
 
     def _answered(self, attempt: Try, packet: bytes, scan: dnswire.ReplyScan, now: float, wall: float) -> None:
         errand = attempt.errand
+        key, outside, work = errand.key, self.outside, self._work
         self._credit(attempt, now)
         self._end(errand)
         if self._failures:
-            self._failures.pop(errand.key, None)
-        entry = self.outside.put(errand.key, packet, scan, now=now, wall=wall)
+            self._failures.pop(key, None)
+        entry = outside.put(key, packet, scan, now=now, wall=wall)
         for query, waiter in errand.waiters:
-            self._work.append(Deliver(waiter, Hit(self.outside.render_new(entry, query), _UPSTREAM)))
+            work.append(Deliver(waiter, Hit(outside.render_new(entry, query), _UPSTREAM)))
 
     def _credit(self, attempt: Try, now: float) -> None:
         """The resolver did well. TCP tells nothing of its latency."""
@@ -382,8 +402,8 @@ class Forwarding:
         if not attempt.has_opt:
             resolver.plain_until = now + PLAIN_S
         if not attempt.over_tcp:
-            probe = errand.alone and errand.purpose is Purpose.PROBE
-            resolver.answered(attempt.sent_at, now, errand.key, probe=probe)
+            is_probe = errand.alone and errand.purpose is Purpose.PROBE
+            resolver.answered(attempt.sent_at, now, errand.key, probe=is_probe)
 
     # Ends
 

@@ -162,7 +162,7 @@ class Names:
         self._group_aliases = _aliases(groups or {}, "groups")
         self._group_spellings: dict[str, list[str]] = {}
         self._bare_zone, self._bare_suffixes = _bare_names(self.zones)
-        self._ends_inside = tuple(map(_folded_wire, filter(_is_plain, (*self._zone_by_labels, *self._bare_suffixes))))
+        self._plain_ends = tuple(_plain_wires((*self._zone_by_labels, *self._bare_suffixes)))
         self._hosts = frozenset(_folded_labels(host) for host in nacos_hosts if pack_address(host) is None)
         for group in (*(zone.group for zone in self.zones), *self._group_aliases.values(), *known_groups):
             self.learn_group(group)
@@ -192,11 +192,8 @@ class Names:
         return self._outside(texts, folded)
 
     def is_plainly_outside(self, name: bytes) -> bool:
-        """Whether ``resolve`` says ``Outside()`` of this folded wire name: True is sure, False says nothing.
-
-        Told of names in ASCII without punycode, which mean what they spell, by the ends that zones and bare names have.
-        """
-        if name.endswith(self._ends_inside) or not name.isascii() or b"xn--" in name:
+        """Whether this folded wire name is ``Outside()``: told by its end, when it means what it spells; else False."""
+        if name.endswith(self._plain_ends) or not name.isascii() or b"xn--" in name:
             return False
         return self._bare_zone is None or len(name) != name[0] + 2  # two lengths: a single label
 
@@ -479,12 +476,11 @@ def _bare_names(zones: tuple[Zone, ...]) -> tuple[Zone | None, tuple[tuple[str, 
     return bare[0], tuple(map(_bare_suffix, bare[0].bare_allow))
 
 
-def _is_plain(labels: tuple[str, ...]) -> bool:
-    return bool(labels) and all(label.isascii() and len(label) <= LABEL_BYTES_MAX for label in labels)
-
-
-def _folded_wire(labels: tuple[str, ...]) -> bytes:
-    return name_to_wire(label.encode("ascii") for label in labels)
+def _plain_wires(names: Iterable[tuple[str, ...]]) -> Iterator[bytes]:
+    """Those that a name in ASCII can have at its end, on the wire."""
+    for labels in names:
+        if labels and all(label.isascii() and len(label) <= LABEL_BYTES_MAX for label in labels):
+            yield name_to_wire(map(str.encode, labels))
 
 
 def _bare_suffix(entry: str) -> tuple[str, ...]:

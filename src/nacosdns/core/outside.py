@@ -38,6 +38,7 @@ DUES_A_TURN = 256
 EVICTIONS_A_TURN = 64
 DUE_SPARE = 64
 KEYS_A_STEP = 2_000
+SURELY_FITS_BYTES = 500  # with an OPT record into any reply
 NO_ID = b"\x00\x00"
 KEY_BYTES_MIN = 6  # the root, type, class, flags
 HEADER_BYTES = 12
@@ -129,21 +130,24 @@ class Outside:
     def put(self, key: bytes, packet: bytes, scan: dnswire.ReplyScan, *, now: float, wall: float) -> Entry:
         """Keeps a reply whose question is the key's, in the place of the one before. ``scan`` is the packet's."""
         kept = dnswire.strip_opt(packet, scan)
+        size_bytes = len(kept)
         offsets, ttl_s = scan.ttl_offsets, scan.ttl_min_s
-        if offsets and offsets[-1] >= len(kept):
-            offsets = tuple(offset for offset in offsets if offset < len(kept))
+        if offsets and offsets[-1] >= size_bytes:
+            offsets = tuple(offset for offset in offsets if offset < size_bytes)
         life_max_s = NEGATIVE_LIFE_MAX_S if scan.rcode or not scan.answer_count else LIFE_MAX_S
         ttl_s = min(ttl_s, life_max_s)
         entry = Entry(kept, wall, now, ttl_s, now + ttl_s, offsets)
-        before = self._entries.get(key)
-        self._entries[key] = entry
-        if before is None:
-            self._learn(self._once, key)
-            self.size_bytes += len(kept)
-        else:
-            self._learn(self._again, key)
-            self.size_bytes += len(kept) - _size_bytes(before)
-        if self.is_over:
+        entries = self._entries
+        before = entries.get(key)
+        entries[key] = entry
+        self.size_bytes += size_bytes
+        if before is not None:
+            self.size_bytes -= _size_bytes(before)
+        learned = self._once if before is None else self._again
+        learned.append(key)
+        if len(learned) > LEARNED_MAX:
+            self._lose(learned)
+        if len(entries) > self.entries_max or self.size_bytes > self.entries_max * BYTES_PER_ENTRY:
             self.make_room()
         return entry
 
@@ -153,7 +157,10 @@ class Outside:
 
     def render_new(self, entry: Entry, query: Query) -> bytes:
         """The answer for a client who waited for it, with its TTLs as they came; also when they are 0."""
-        return _render(query, entry.packet)
+        kept = entry.packet
+        if len(kept) <= SURELY_FITS_BYTES:
+            return dnswire.reply_for(query, kept, size_max=dnswire.PLAIN_BYTES_MAX)
+        return _render(query, kept)
 
     def render(self, key: bytes, entry: Entry, query: Query, now: float) -> tuple[bytes, float]:
         """The answer from the cache for this client, and until when exactly these bytes are right: its TTLs count down each second.
@@ -260,7 +267,9 @@ class Outside:
         """Served for the first time since it was stored or refreshed: it is worth a refresh, and the keeper's disk."""
         entry.served = True
         if not entry.told:
-            self._learn(self._again, key)
+            self._again.append(key)
+            if len(self._again) > LEARNED_MAX:
+                self._lose(self._again)
         drawn = entry.refresh_at or entry.stored_now + entry.ttl_s * (REFRESH_FROM + REFRESH_SPREAD * self._random())
         entry.refresh_at = max(drawn, now)
         heappush(self._due, (entry.refresh_at, key))
@@ -276,11 +285,9 @@ class Outside:
             if isinstance(entry, Entry) and entry.served and entry.refresh_at == due:
                 heappush(self._due, (due, key))
 
-    def _learn(self, keys: deque[bytes], key: bytes) -> None:
-        keys.append(key)
-        if len(keys) > LEARNED_MAX:
-            entry = self._entries.get(keys.popleft())
-            self.learned_lost += isinstance(entry, Entry) and not entry.told
+    def _lose(self, learned: deque[bytes]) -> None:
+        entry = self._entries.get(learned.popleft())
+        self.learned_lost += isinstance(entry, Entry) and not entry.told
 
     def _take_learned(self, keys: deque[bytes], count_max: int) -> list[External]:
         taken: list[External] = []

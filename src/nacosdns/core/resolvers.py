@@ -160,14 +160,19 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
 
     def answered(self, sent_at: float, now: float, question: bytes, *, probe: bool) -> None:
         """It gave an answer that counts (NXDOMAIN too): it is up, and its latency is known."""
-        self._spoke(now)
-        if probe or self.latency_s == 0.0:
-            self.latency_s = max(now - sent_at, 1e-6)
-            self.spread_s = (now - sent_at) / 2
+        self.replies += 1
+        self.replied_at = self.judged_at = now
+        if self.misses:
+            self.misses = 0
+        took_s, latency_s = now - sent_at, self.latency_s
+        if probe or latency_s == 0.0:
+            self.latency_s = max(took_s, 1e-6)
+            self.spread_s = took_s / 2
         else:
-            off_s = now - sent_at - self.latency_s
-            self.spread_s += (abs(off_s) - self.spread_s) / 4
-            self.latency_s += off_s / 8
+            off_s = took_s - latency_s
+            self.latency_s = latency_s + off_s / 8
+            spread_s = self.spread_s
+            self.spread_s = spread_s + (abs(off_s) - spread_s) / 4
         self.good_question = question
         if self.errors:
             self.errors = 0
@@ -226,8 +231,7 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
 
     def _spoke(self, now: float) -> None:
         self.replies += 1
-        self.replied_at = now
-        self.judged_at = now
+        self.replied_at = self.judged_at = now
         if self.misses:
             self.misses = 0
 

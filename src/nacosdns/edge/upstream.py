@@ -54,12 +54,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class _Socket:
     """One connected UDP socket: which token waits under which id, and how many queries it still takes."""
 
-    __slots__ = ("born_s", "flights", "left", "sock")
+    __slots__ = ("flights", "left", "send", "sock", "worn_at")
 
-    def __init__(self, sock: socket.socket, left: int, born_s: float) -> None:
+    def __init__(self, sock: socket.socket, left: int, worn_at: float) -> None:
         self.sock = sock
+        self.send = sock.send
         self.left = left
-        self.born_s = born_s
+        self.worn_at = worn_at
         self.flights: dict[int, int] = {}
 
     def __repr__(self) -> str:
@@ -126,7 +127,10 @@ class UpstreamSockets:
         """No answer is wanted any more for this token."""
         flight = self._flights.pop(token, None)
         if flight is not None:
-            self._land(*flight)
+            sock, number = flight
+            del sock.flights[number]
+            if sock.left <= 0 and not sock.flights:
+                self._shut(sock)
             return
         connection = self._connections.pop(token, None)
         if connection is not None:
@@ -153,17 +157,14 @@ class UpstreamSockets:
     # UDP
 
     def _send_over_udp(self, address: str, packet: bytes, token: int) -> None:
-        drawn = self._draw()
+        drawn = self._draws.pop() if self._draws else self._draw()
         slots = self._slots.get(address)
         if slots is None:
             slots = self._slots[address] = [None] * self._limits.slots
         place = (drawn >> 16) % len(slots)
         chosen = slots[place]
-        if chosen is None or chosen.left <= 0 or self._loop.time() - chosen.born_s > self._limits.socket_age_s:
-            slots[place] = None
-            if chosen is not None:
-                self._retire(chosen)
-            chosen = slots[place] = self._connect(address)
+        if chosen is None or chosen.left <= 0 or self._loop.time() > chosen.worn_at:
+            chosen = self._renew(slots, place, address)
         flights = chosen.flights
         if len(flights) >= FLIGHTS_PER_SOCKET_MAX:
             raise UpstreamError("full")
@@ -171,13 +172,21 @@ class UpstreamSockets:
         while number in flights:
             number = self._draw() & 0xFFFF
         try:
-            chosen.sock.send(number.to_bytes(2, "big") + packet[2:])
+            chosen.send(number.to_bytes(2, "big") + packet[2:])
         except ConnectionRefusedError:
             self._refused(chosen)  # the kernel reports it for an earlier query, and has not sent this one
             raise
         chosen.left -= 1
         flights[number] = token
         self._flights[token] = (chosen, number)
+
+    def _renew(self, slots: list[_Socket | None], place: int, address: str) -> _Socket:
+        """Another socket in this place."""
+        worn, slots[place] = slots[place], None
+        if worn is not None:
+            self._retire(worn)
+        made = slots[place] = self._connect(address)
+        return made
 
     def _draw(self) -> int:
         """32 random bits."""
@@ -193,7 +202,7 @@ class UpstreamSockets:
             self._shut(sock)
 
     def _is_worn(self, sock: _Socket) -> bool:
-        return sock.left <= 0 or self._loop.time() - sock.born_s > self._limits.socket_age_s
+        return sock.left <= 0 or self._loop.time() > sock.worn_at
 
     def _connect(self, address: str) -> _Socket:
         if len(self._open) >= self._limits.sockets_max:
@@ -207,7 +216,7 @@ class UpstreamSockets:
             raw.close()
             raise
         queries = self._rng.randint(1 + self._limits.socket_queries_max // 10, self._limits.socket_queries_max)
-        made = _Socket(raw, queries, self._loop.time())
+        made = _Socket(raw, queries, self._loop.time() + self._limits.socket_age_s)
         self._open.add(made)
         self._loop.add_reader(raw, self._drain, made)
         if self._sweep is None:
@@ -215,7 +224,7 @@ class UpstreamSockets:
         return made
 
     def _drain(self, sock: _Socket) -> None:
-        receive, buffer = sock.sock.recv_into, self._buffer
+        receive, buffer, flights = sock.sock.recv_into, self._buffer, sock.flights
         word = ""
         for _ in range(DRAIN_MAX):
             try:
@@ -225,28 +234,16 @@ class UpstreamSockets:
             except OSError as error:
                 word = _word(error)
                 break
-            self._take(sock, buffer[:size_bytes].tobytes())
-            if not sock.flights:  # nothing more is expected, and whatever comes wakes us again
+            token = flights.get(buffer[0] << 8 | buffer[1]) if size_bytes >= HEADER_BYTES else None
+            if token is None:
+                self.strays += 1
+            elif self._received(token, buffer[:size_bytes].tobytes()):
+                self.release(token)
+            if not flights:  # nothing more is expected, and whatever comes wakes us again
                 break
         self._settled()
         if word:
             self._give_up(sock, word)
-
-    def _take(self, sock: _Socket, packet: bytes) -> None:
-        if len(packet) < HEADER_BYTES:
-            self.strays += 1
-            return
-        number = packet[0] << 8 | packet[1]
-        token = sock.flights.get(number)
-        if token is None:
-            self.strays += 1
-        elif self._received(token, packet) and self._flights.pop(token, None) is not None:
-            self._land(sock, number)
-
-    def _land(self, sock: _Socket, number: int) -> None:
-        del sock.flights[number]
-        if sock.left <= 0 and not sock.flights:
-            self._shut(sock)
 
     def _refused(self, sock: _Socket) -> None:
         self._give_up(sock, "refused")
@@ -310,8 +307,10 @@ class UpstreamSockets:
             while True:
                 size_bytes = int.from_bytes(await self._read(raw, 2), "big")
                 packet = await self._read(raw, size_bytes)
-                if packet[:2] == query[:2] and len(packet) >= HEADER_BYTES and self._received(token, packet):
-                    self._settled()
+                is_ours = packet[:2] == query[:2] and len(packet) >= HEADER_BYTES
+                is_answer = is_ours and self._received(token, packet)
+                self._settled()
+                if is_answer:
                     return
                 self.strays += 1
 
