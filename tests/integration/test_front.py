@@ -97,6 +97,7 @@ def test_a_front_has_one_thread(bridge: Bridge) -> None:
 def test_names_are_answered_the_same_by_udp_and_tcp(
     bridge: Bridge, name: str, kind: str, wanted: list[str], tcp: bool
 ) -> None:
+    """S23."""
     for _ in range(3):
         reply = ask(bridge.port, name, kind, tcp=tcp)
 
@@ -119,6 +120,7 @@ def test_names_are_answered_the_same_by_udp_and_tcp(
     ],
 )
 def test_negative_answers_carry_the_zones_soa(bridge: Bridge, name: str, kind: str, wanted: str) -> None:
+    """S23."""
     reply = ask(bridge.port, name, kind)
 
     assert rcode(bridge.port, name, kind) == wanted
@@ -192,6 +194,7 @@ def test_odd_packets_get_their_error_with_their_id(bridge: Bridge, packet: bytes
     ],
 )
 def test_ask_says_why(bridge: Bridge, name: str, wanted: str) -> None:
+    """S09."""
     answer = cli(bridge, "ask", name)
 
     assert any(wanted in sentence for sentence in answer["why"]), answer
@@ -211,7 +214,7 @@ def test_replies_and_short_packets_are_dropped_in_silence(bridge: Bridge) -> Non
 
 
 def test_the_question_comes_back_byte_for_byte(bridge: Bridge) -> None:
-    """S64."""
+    """S01, S64."""
     for _ in range(3):
         name = b"\6oRdErS\5NaCoS\0\0\1\0\1"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

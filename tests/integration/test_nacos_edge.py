@@ -122,6 +122,7 @@ def test_a_missing_service_is_an_empty_view() -> None:
 
 
 def test_one_odd_instance_spoils_nothing_else_and_the_threshold_flag_is_kept() -> None:
+    """S28."""
     view = to_view(ServiceInfo(hosts=[Host(ip="10.0.0.1", port=80), Host()], reach_protection_threshold=True))
 
     assert view == ServiceView((Instance("10.0.0.1", 80),), threshold_reached=True)
@@ -413,6 +414,7 @@ async def test_a_namespace_that_is_not_configured_makes_no_client() -> None:
 
 @on_a_loop
 async def test_a_server_without_grpc_is_unsupported_and_its_version_is_named() -> None:
+    """S41."""
     async with FakeNacos(version="1.4.2", speaks_grpc=False).running() as nacos:
         edge = registry(nacos.address)
         async with running(edge, connected="") as listener:
@@ -451,6 +453,7 @@ async def test_generation_and_version_are_told(version: str, generation: str) ->
 
 @on_a_loop
 async def test_a_stream_that_ends_without_an_error_is_noticed_and_made_anew() -> None:  # trap 2
+    """S36."""
     async with FakeNacos().running() as nacos, running(registry(nacos.address)) as listener:
         nacos.end_streams()
         await listener.heard("connected public", times=2)
@@ -663,6 +666,7 @@ async def test_a_user_logs_in_once_for_all_namespaces_by_the_path_that_the_serve
 
 @on_a_loop
 async def test_a_rejected_token_is_replaced_and_the_call_succeeds() -> None:
+    """S38."""
     async with FakeNacos(users={"nacos": "right"}).running() as nacos:
         edge = registry(nacos.address, **account("right"))
         async with running(edge) as listener:
@@ -676,6 +680,7 @@ async def test_a_rejected_token_is_replaced_and_the_call_succeeds() -> None:
 
 @on_a_loop
 async def test_a_token_is_renewed_before_it_ends() -> None:
+    """S38."""
     async with FakeNacos(users={"nacos": "right"}).running() as nacos:
         edge = registry(nacos.address, **account("right"))
         async with running(edge):
@@ -704,6 +709,7 @@ async def test_a_user_without_a_right_is_refused_and_does_not_log_in_again_for_e
 
 @on_a_loop
 async def test_a_wrong_password_is_refused_tried_seldom_and_never_told() -> None:  # trap 11
+    """S38."""
     sink, log = capturing()
     async with FakeNacos(users={"nacos": "right"}).running() as nacos:
         edge = registry(nacos.address, namespaces=("public", "other"), log=log, **account("s3cret"))

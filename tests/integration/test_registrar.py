@@ -71,6 +71,7 @@ async def test_one_instance_is_registered_as_it_was_given_and_taken_out_at_the_e
 
 @on_a_loop
 async def test_several_instances_are_one_batch_of_one_client() -> None:
+    """S90."""
     async with FakeNacos().running() as nacos, running(registrar(nacos, FIRST, SECOND)):
         await until(lambda: addresses(nacos) == ["10.0.0.1", "10.0.0.2"])
 

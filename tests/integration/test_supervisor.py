@@ -164,6 +164,7 @@ def test_the_covering_reply_is_never_given_to_replies_or_fragments(query, answer
 
 
 def test_sigterm_drains_and_exits_0_and_gives_the_port_back(bridge):
+    """S79."""
     running = bridge().up()
     children = running.children()
     began = time.monotonic()
@@ -178,6 +179,7 @@ def test_sigterm_drains_and_exits_0_and_gives_the_port_back(bridge):
 
 
 def test_sigterm_ends_within_3_s_when_children_hang(bridge):
+    """S79."""
     running = bridge(modules=FAKES | {"keeper": "fakes.child_deaf", "web": "fakes.child_deaf"}).up()
     children = running.children()
     began = time.monotonic()
@@ -189,6 +191,7 @@ def test_sigterm_ends_within_3_s_when_children_hang(bridge):
 
 
 def test_a_second_sigterm_ends_at_once(bridge):
+    """S79."""
     running = bridge(modules=FAKES | {"keeper": "fakes.child_deaf", "web": "fakes.child_deaf"}).up()
     running.signal(signal.SIGTERM)
     running.wait_for("stopping")
@@ -378,6 +381,7 @@ def test_a_directory_on_a_read_only_file_system_says_so_and_exit_2(bridge, tmp_p
 
 
 def test_a_taken_port_is_one_line_that_names_the_holder_and_exit_2(bridge):
+    """S75."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
         holder.bind(("127.0.0.1", 0))
         running = bridge(port=holder.getsockname()[1])
@@ -427,6 +431,7 @@ def test_an_unknown_user_says_how_to_make_it(bridge):
 
 @ROOT_ONLY
 def test_children_run_as_the_configured_user_and_own_the_state(bridge, tmp_path):
+    """S75."""
     python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
     reachable = python and subprocess.run([python, "-c", ""], user=65534, check=False).returncode == 0
     if not reachable:
@@ -458,6 +463,7 @@ def test_a_python_that_the_user_cannot_run_is_one_line_and_exit_2(bridge, tmp_pa
 
 @ROOT_ONLY
 def test_no_right_to_bind_says_what_to_do(tmp_path):
+    """S75."""
     if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) < 54:
         pytest.skip("on this host anybody may bind port 53")
     script = (
@@ -513,6 +519,7 @@ def test_sighup_hands_the_new_configuration_to_every_child(bridge):
     [("[server", "not TOML"), ("[polcy]\nttl_s = 5", "did you mean"), ('[policy]\nttl_s = "5"', "Expected")],
 )
 def test_a_bad_configuration_is_refused_and_the_old_one_stays(bridge, text, reason):
+    """S80."""
     running = bridge().up()
     running.write(text)
     running.signal(signal.SIGHUP)
@@ -643,6 +650,8 @@ def network():
 
 @ROOT_ONLY
 def test_an_interface_and_an_address_that_come_late_are_answered_without_a_restart(bridge, network):
+    """S78."""
+
     def ip(words: str) -> None:
         subprocess.run(["ip", "-n", network, *words.split()], check=True)
 

@@ -48,6 +48,7 @@ def test_every_client_gets_the_same_right_answer_for_a_registered_service(
 def test_srv_leads_a_client_to_address_and_port(
     nacos: RealNacos, provider: StartProvider, bridge: StartBridge, service: str
 ) -> None:
+    """S17."""
     provider(service, *({"ip": f"10.0.0.{n}", "port": 8080 + n, "weight": float(n)} for n in (1, 3)))
     port = bridge(nacos).port
     until_says(port, f"{service}.nacos", {"10.0.0.1", "10.0.0.3"})
@@ -62,6 +63,7 @@ def test_srv_leads_a_client_to_address_and_port(
 def test_changes_of_weight_health_enabled_and_metadata_reach_the_answer(
     nacos: RealNacos, provider: StartProvider, bridge: StartBridge, service: str
 ) -> None:
+    """S41."""
     first = {"ip": "10.0.0.1", "port": 80}
     one = provider(service, first)
     two = provider(service, {"ip": "10.0.0.2", "port": 80})
@@ -101,6 +103,7 @@ def test_a_killed_provider_leaves_the_answer(
 def test_the_last_instance_removed_for_good_becomes_nodata_after_its_window(
     nacos: RealNacos, provider: StartProvider, bridge: StartBridge, service: str
 ) -> None:
+    """S31."""
     only = provider(service, {"ip": "10.0.0.1", "port": 80})
     port = bridge(nacos, text="[policy]\nempty_window_s = 6\n").port
     until_says(port, f"{service}.nacos", {"10.0.0.1"})
@@ -117,6 +120,7 @@ def test_the_last_instance_removed_for_good_becomes_nodata_after_its_window(
 def test_a_nacos_with_users_is_used_with_the_right_password_and_the_wrong_one_is_said_clearly(
     start_nacos: Callable[..., RealNacos], tmp_path: Path, bridge: StartBridge
 ) -> None:
+    """S38."""
     nacos = start_nacos(auth=True)
     secret = tmp_path / "password"
     secret.write_text("wrong-secret\n")
@@ -171,6 +175,7 @@ def test_three_hundred_instances_fit_each_transport(
 def test_a_new_service_asked_in_vain_is_found_within_two_seconds_at_the_default_push_delay(
     start_nacos: Callable[..., RealNacos], tmp_path: Path, bridge: StartBridge
 ) -> None:
+    """S45."""
     nacos = start_nacos(push_delay_ms=None)
     port = bridge(nacos).port
     until(lambda: rcode(port, "newborn.nacos") == "NXDOMAIN", 10, "NXDOMAIN")

@@ -431,6 +431,7 @@ async def test_without_a_user_a_nacos_that_wants_one_refuses(nacos_with_auth: Re
 
 @on_a_loop
 async def test_several_instances_of_one_service_are_held_by_one_client(nacos: RealNacos, service: str) -> None:
+    """S90."""
     three = [Instance(f"10.0.0.{number}", 80, float(number), cluster="BJ") for number in (1, 2, 3)]
     edge, key = registry(nacos), key_of(service)
     made = registrar(nacos, key, three)

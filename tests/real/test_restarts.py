@@ -34,7 +34,7 @@ TESTS = Path(__file__).parents[1]
 def test_a_nacos_killed_and_restarted_under_load_changes_no_answer(
     start_nacos: Callable[..., RealNacos], tmp_path: Path, bridge: StartBridge
 ) -> None:
-    """500 q/s for 60 s: Nacos comes back knowing nobody, pushes an empty list, then the providers return."""
+    """S30, S36: 500 q/s for 60 s: Nacos comes back knowing nobody, pushes an empty list, then the providers return."""
     nacos = start_nacos()
     holder = Provider(nacos, tmp_path, "orders")
     try:
@@ -119,6 +119,7 @@ asyncio.run(main())
 def test_started_with_nacos_down_the_disk_answers(
     start_nacos: Callable[..., RealNacos], tmp_path: Path, bridge: StartBridge
 ) -> None:
+    """S39."""
     nacos = start_nacos()
     holder = Provider(nacos, tmp_path, "kept").start({"ip": "10.0.0.1", "port": 80})
     first = bridge(nacos)
@@ -138,6 +139,7 @@ def test_started_with_nacos_down_the_disk_answers(
 def test_started_before_nacos_it_finds_services_when_nacos_comes(
     start_nacos: Callable[..., RealNacos], tmp_path: Path, bridge: StartBridge
 ) -> None:
+    """S36."""
     nacos = start_nacos()
     nacos.kill()
     port = bridge(nacos).port

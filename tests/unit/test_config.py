@@ -237,6 +237,7 @@ def test_a_variable_cannot_say_which_of_two_zones_it_means(tmp_path):
 
 @pytest.mark.parametrize("word", ["", "public"])
 def test_the_public_namespace_has_two_spellings(tmp_path, word):
+    """S09."""
     config = load(written(tmp_path, f'[[zone]]\nnamespace = "{word}"'), {})
 
     assert configuration.zones(config)[0].namespace == "public"

@@ -42,6 +42,7 @@ def test_names_and_labels_are_what_prometheus_allows():
 
 
 def test_a_query_has_one_cell_for_each_door_type_rcode_and_source():
+    """S82."""
     indexes = {index for index, _ in metrics.QUERIES.series()}
 
     assert len(indexes) == 2 * 8 * 9 * 5

@@ -470,3 +470,31 @@ def test_a_full_name_may_be_asked_for_under_a_certain_zone() -> None:
 def test_names_tell_the_truth_in_one_line() -> None:
     assert repr(NAMES) == "<Names nacos. namespaces=2 groups=2>"
     assert name_to_wire((b"nacos",)) == NACOS.name
+
+
+OUTSIDE_RULES = [
+    NAMES,
+    Names([]),
+    Names([Zone(name=b"\5nacos\0"), Zone(name=b"\2db\5nacos\0")], nacos_hosts=["nacos.example.com", "www.nacos"]),
+    Names([Zone(name=text_name("xn--zfr3pq20ciq8a"))]),
+    Names([Zone(name="\u212aelvin".encode().join((b"\x08", b"\0")))]),  # folds to plain letters
+    Names([Zone(name=b"\5nacos\0", bare_names=True, bare_allow=("single-label", "*.db.example.com"))]),
+    Names([Zone(name=b"\5nacos\0", bare_names=True, bare_allow=("*.db.example.com",))]),
+]
+PLAIN_LABELS = (b"nacos", b"db", b"example", b"com", b"www", b"kelvin", b"mynacos", b"a\5nacos", b"wpad", b"a" * 63)
+OTHER_LABELS = (b"xn--zfr3pq20ciq8a", b"xn--a", "\u212aelvin".encode(), "\u6ce8\u518c".encode(), b"\xff")
+LABELS = st.sampled_from(PLAIN_LABELS + OTHER_LABELS)
+
+
+@given(st.sampled_from(OUTSIDE_RULES), st.lists(LABELS, max_size=3).map(tuple))
+def test_what_is_plainly_outside_is_outside_with_no_service_that_could_take_it(
+    names: Names, labels: tuple[bytes, ...]
+) -> None:
+    wire = name_to_wire(labels).lower()
+
+    assert not names.is_plainly_outside(wire) or names.resolve(labels) == Outside()
+
+
+def test_a_common_name_is_plainly_outside_and_no_name_of_ours_is() -> None:
+    assert all(names.is_plainly_outside(text_name("www.example.org")) for names in OUTSIDE_RULES)
+    assert not any(names.is_plainly_outside(text_name("a.nacos")) for names in OUTSIDE_RULES if len(names.zones) == 2)

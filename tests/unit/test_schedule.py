@@ -147,6 +147,7 @@ def test_after_a_reconnect_the_most_recently_asked_come_first_two_hundred_a_seco
 
 
 def test_pulls_are_spread_and_grow_rarer_with_many_services() -> None:
+    """S35."""
     few, many = made(), made()
     live(few, "a", "b")
     for number in range(500):
@@ -215,6 +216,7 @@ def test_an_idle_subscription_ends_and_a_preloaded_one_does_not() -> None:
 
 
 def test_a_service_that_is_gone_is_unsubscribed_and_pulled_no_more() -> None:
+    """S52."""
     schedule = made()
     live(schedule, "a")
     schedule.forget(key("a"))
