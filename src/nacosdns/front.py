@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nacosdns.core import dnswire, metrics
 from nacosdns.core.composing import Reply
 from nacosdns.core.dnsname import name_text
-from nacosdns.core.dnsreply import answer_records
+from nacosdns.core.dnsreply import answer_records, negative_soa
 from nacosdns.core.frames import (
     Externals,
     LookedUp,
@@ -144,6 +144,7 @@ class Front:
         if reply is None:
             return None
         self.counts[prepared.cell + metrics.UDP_TO_TCP] += 1
+        self.counts[metrics.CUT_ANSWERS.first] += prepared.cut
         return packet[:2] + reply
 
     def count_batches(self) -> None:
@@ -251,6 +252,7 @@ class Front:
         match outcome:
             case Reply():
                 self.counts[outcome.cell] += 1
+                self.counts[metrics.CUT_ANSWERS.first] += outcome.cut
                 return outcome.packet
             case NeedsLookup():
                 return self._hold(query, outcome, waiter)
@@ -283,10 +285,10 @@ class Front:
         if packet is None or packet[3] & 0x0F not in {Rcode.NOERROR, Rcode.NXDOMAIN}:
             return self._failure(query)
         try:
-            chased = answer_records(packet)
+            chased, soa = answer_records(packet), negative_soa(packet)
         except WireError:
             return self._failure(query)
-        return self._pipeline.compose(query, alias, chased).packet
+        return self._pipeline.compose(query, alias, chased, Rcode(packet[3] & 0x0F), soa).packet
 
     # --- look-ups
 

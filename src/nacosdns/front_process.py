@@ -94,6 +94,7 @@ class FrontProcess:
         self._tasks: asyncio.TaskGroup | None = None
         self._disk = store.Reader(None)
         self._followed: set[str] = set()
+        self._lonely = False
 
     def __repr__(self) -> str:
         return f"<FrontProcess slots={sorted(self._doors)} {self._front!r}>"
@@ -287,7 +288,13 @@ class FrontProcess:
         after = [resolver.address for resolver in self._forwarding.resolvers]
         if after != before:
             self._child.log.info("upstreams.set", upstreams=after)
+        self._say_when_nobody_is_left(somebody=bool(after))
         self._front.start()
+
+    def _say_when_nobody_is_left(self, *, somebody: bool) -> None:
+        if not somebody and self._child.config.forward.upstreams and not self._lonely:
+            self._child.log.warning("upstreams.none", reason=self._forwarding.resolvers.why_nobody())
+        self._lonely = not somebody
 
     def _from_resolv_conf(self, config: Config) -> list[str]:
         paths = resolvconf.candidates(config.cache.dir, config.forward.resolv_conf)

@@ -370,8 +370,21 @@ class Keeper:
             link.send(LookedUp(asked, "refused"))
 
     def _catalogue_lacks(self, keys: tuple[ServiceKey, ...], now: float) -> bool:
-        """Whether a complete, recent catalogue says that none of the spellings exists."""
-        return self.services.settled(keys[0].namespace, now) and all(self._catalogue.lacks(key, now) for key in keys)
+        """Whether a complete, recent catalogue says that none of the spellings exists.
+
+        A group that no service was ever seen in, and that nobody reads the catalogue of, is what a dotted name makes of
+        itself (SERVICE.GROUP): while too many unknown names are asked for, it says nothing.
+        """
+        told = [
+            key
+            for key in keys
+            if self._catalogue.covers(key.namespace, key.group) or (key.namespace, key.group) in self.services.groups
+        ]
+        return (
+            bool(told)
+            and self.services.settled(keys[0].namespace, now)
+            and all(self._catalogue.lacks(key, now) for key in told)
+        )
 
     def _externals(self, sender: Link, items: tuple[External, ...]) -> None:
         self.store.put_externals(items)

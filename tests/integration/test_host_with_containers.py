@@ -142,11 +142,6 @@ def test_with_nobody_but_ourselves_to_ask_our_names_are_served_and_status_and_as
     assert "no upstream" in why
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="S65: FrontProcess._find_upstreams (front_process.py) logs only a list that changed, so an empty one is never said",
-)
 def test_with_nobody_but_ourselves_to_ask_the_log_says_so(lonely: Bridge) -> None:
     """S65."""
     assert lonely.said("upstreams.")

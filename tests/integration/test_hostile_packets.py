@@ -135,11 +135,6 @@ def test_a_refusal_is_no_larger_than_its_question(port: int, opt: bytes) -> None
     assert len(reply) <= len(packet)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=TimeoutError,
-    reason="S61: Connection.give_up (edge/tcp.py) leaves a connection open that sent a reply, for as long as it is not idle",
-)
 @pytest.mark.parametrize("packet", [b"\x12\x34\x81" + GOOD[3:], b"\x12\x34\x81" + GOOD[3:20]], ids=["whole", "cut"])
 def test_a_reply_by_tcp_ends_the_connection(port: int, packet: bytes) -> None:
     """S61."""

@@ -125,14 +125,7 @@ class _ShortLived(FakeNacos):
         return status, body.replace(b"18000", str(self.life_s).encode())
 
 
-NO_LIFE = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="S38: Account._accept (edge/nacos_http.py) takes a tokenTtl of 0 as it is, and each call logs in; bound it below",
-)
-
-
-@pytest.mark.parametrize("life_s", [5, 1, pytest.param(0, marks=NO_LIFE), pytest.param(-1, marks=NO_LIFE)])
+@pytest.mark.parametrize("life_s", [5, 1, 0, -1])
 @on_a_loop
 async def test_short_lived_tokens_cost_no_login_for_each_call(life_s: int) -> None:
     """S38: whatever life a server gives its tokens."""

@@ -14,13 +14,6 @@ if TYPE_CHECKING:
 
     from replay.engine import Scenario
 
-LOSES_THE_END = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="S18, S23: Front._complete (front.py) and Pipeline.compose keep the answer section of what is behind the alias and"
-    " drop its rcode and SOA",
-)
-
 
 def ask(directory: Path, host: str, kind: str) -> Scenario:
     """A question for a service that is only this host name."""
@@ -33,7 +26,6 @@ def ask(directory: Path, host: str, kind: str) -> Scenario:
     return play(directory, script)
 
 
-@LOSES_THE_END
 @pytest.mark.parametrize(("host", "kind"), [("there.ext.test", "AAAA"), ("missing.ext.test", "A")])
 def test_a_negative_answer_behind_an_alias_has_its_soa(tmp_path: Path, host: str, kind: str) -> None:
     """S18, S23: without one it cannot be kept, and every AAAA is asked again."""

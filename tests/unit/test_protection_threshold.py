@@ -29,12 +29,6 @@ def test_below_it_all_count_that_the_server_marks_healthy() -> None:
     assert count(10, reached=True) == 10
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="S28: choose (core/answers.py) looks at threshold_reached only when none is healthy; a server that sets the flag"
-    " and leaves true flags gets five of ten served",
-)
 def test_below_it_all_count_though_the_server_leaves_their_own_health() -> None:
     assert count(5, reached=True) == 10
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nacosdns.core import answers
 from nacosdns.core.dnsname import text_name
 from nacosdns.core.model import Instance, Policy, ServiceKey, Snapshot
@@ -22,12 +20,6 @@ def test_each_port_of_an_address_has_a_record() -> None:
     assert len(set(srv_wires(Instance("10.0.0.1", 80), Instance("10.0.0.1", 81), Instance("10.0.0.2", 80)))) == 3
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="S19: services (core/answers.py) makes a record for each instance; equal address and port in two clusters give the"
-    " same record twice. Add their weights, as addresses does",
-)
 def test_an_address_and_port_in_two_clusters_is_one_record() -> None:
     """S19."""
     assert len(srv_wires(Instance("10.0.0.1", 80, cluster="BJ"), Instance("10.0.0.1", 80, cluster="SH"))) == 1

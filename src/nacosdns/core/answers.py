@@ -63,7 +63,7 @@ def of_cluster(instances: tuple[Instance, ...], cluster: str) -> tuple[Instance,
 def choose(snapshot: Snapshot, policy: Policy, cluster: str = "") -> Choice:
     """The instances that count for a question; ``cluster`` folded, ``""`` for all clusters."""
     instances = of_cluster(snapshot.instances, cluster)
-    if not snapshot.demoted:
+    if not snapshot.demoted and not snapshot.threshold_reached:
         healthy = [one for one in instances if one.healthy and one.enabled and one.weight > 0]
         if healthy:
             return Choice(tuple(healthy), (0,) * len(healthy))
@@ -78,6 +78,8 @@ def _choose_by_tier(snapshot: Snapshot, policy: Policy, cluster: str) -> Choice:
         if instance.enabled and instance.weight > 0 and (not cluster or fold_text(instance.cluster) == cluster)
     ]
     healthy = [(instance, tier) for instance, tier in able if instance.healthy]
+    if healthy and snapshot.threshold_reached and not policy.primary:
+        return _choice(able, "" if len(able) == len(healthy) else "below the protection threshold: all")
     if healthy or not able:
         return _choice(healthy, "" if able or not snapshot.instances else "no instance is enabled and has a weight")
     if snapshot.threshold_reached:
@@ -142,7 +144,12 @@ def _each_once(
 
 
 def services(choice: Choice, zone: bytes, ttl_s: int) -> Material:
-    """SRV: one record an instance, with glue for targets that are addresses."""
+    """SRV: one record an instance, with glue for targets that are addresses.
+
+    Instances of equal address, port and tier (they differ in their cluster) are one record of their weights together.
+    """
+    if len({(one.address, one.port) for one in choice.instances}) < len(choice.instances):
+        choice = _merged(choice)
     instances = choice.instances
     scaled = scale_weights([instance.weight for instance in instances])
     targets = [_target(instance.address, zone, ttl_s) for instance in instances]
@@ -153,6 +160,17 @@ def services(choice: Choice, zone: bytes, ttl_s: int) -> Material:
     identities = [f"{i.address}:{i.port}:{i.cluster}" for i in instances]
     members = tuple(map(Member, identities, [instance.weight for instance in instances]))
     return Material(wires, tuple(glue for _, glue in targets), members, choice.tiers)
+
+
+def _merged(choice: Choice) -> Choice:
+    first: dict[tuple[str, int, int], Instance] = {}
+    weights: dict[tuple[str, int, int], float] = {}
+    for one, tier in zip(choice.instances, choice.tiers, strict=True):
+        place = (one.address, one.port, tier)
+        first.setdefault(place, one)
+        weights[place] = weights.get(place, 0.0) + one.weight
+    merged = tuple(msgspec.structs.replace(one, weight=weights[place]) for place, one in first.items())
+    return Choice(merged, tuple(tier for _, _, tier in first), choice.why)
 
 
 @lru_cache(maxsize=TARGETS_MAX)

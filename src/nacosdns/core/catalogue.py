@@ -55,6 +55,10 @@ class Catalogue:
         names = self._spellings.get((key.namespace, key.group), {})
         return key.service in names.get(fold_text(key.service), ())
 
+    def covers(self, namespace: str, group: str) -> bool:
+        """Whether this group was ever read."""
+        return (namespace, group) in self._read_at
+
     def lacks(self, key: ServiceKey, now: float) -> bool:
         """Whether a read not older than FRESH_S does not list the name in any spelling."""
         group = (key.namespace, key.group)

@@ -27,7 +27,7 @@ _HINFO = 13
 class Reply(msgspec.Struct, frozen=True, gc=False):
     """A whole packet to send; ``cell`` counts it. ``turns``: the next one would be another, from the page of its question.
 
-    Any other may be repeated ``until`` then, in seconds of the clock, unless one of the services ``about`` which it is
+    ``cut``: by TCP, and still not all of it. Any other than one that turns may be repeated ``until`` then, in seconds of the clock, unless one of the services ``about`` which it is
     (the book's names) changes before.
     """
 
@@ -36,6 +36,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     turns: bool = False
     until: float = 0.0
     about: tuple[str, ...] = ()
+    cut: bool = False
 
 
 class Composer:
@@ -52,7 +53,8 @@ class Composer:
         """This answer, cut to what the client takes."""
         packet = dnswire.render(query, answer, size_max=dnswire.size_limit(query))
         cell = query_cell("zone", query.type, answer.rcode, len(answer.answers), over_tcp=query.over_tcp)
-        return Reply(packet, cell)
+        told = int.from_bytes(packet[6:8], "big")
+        return Reply(packet, cell, cut=query.over_tcp and told < len(answer.answers))
 
     def failure(self, query: Query) -> Reply:
         """SERVFAIL: neither the registry nor an upstream could say in time."""

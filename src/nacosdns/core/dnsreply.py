@@ -294,6 +294,18 @@ def answer_records(packet: bytes) -> tuple[Record, ...]:
     )
 
 
+def negative_soa(packet: bytes) -> tuple[Record, ...]:
+    """The SOA in the authority section of a reply, which says how long its denial may be kept (RFC 2308 5); or none."""
+    head = parse_reply_head(packet)
+    answers, authorities = section_counts(packet)[:2]
+    found = list(spans(packet, HEADER_BYTES + len(head.question), answers + authorities))[answers:]
+    return tuple(
+        Record(read_name(packet, span.start)[0], span.type, _ttl_s(span.ttl_s), _plain_rdata(packet, span), span.klass)
+        for span in found
+        if span.type == _SOA
+    )
+
+
 def _plain_rdata(packet: bytes, span: Span) -> bytes:
     before, names = NAMES_INSIDE.get(span.type, (0, 0))
     at = span.rdata + before

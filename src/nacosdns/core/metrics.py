@@ -204,6 +204,9 @@ COVERED = _table.counter(
 WEB_REQUESTS = _table.counter(
     "web_requests_total", "HTTP requests.", WEB, path="metrics healthz readyz other", status="200 404 405 503"
 )
+CUT_ANSWERS = _table.counter(
+    "cut_answers_total", "Answers by TCP that were cut because a message of 64 KiB cannot hold them.", FRONT
+)
 
 FAMILIES: tuple[Family, ...] = tuple(_table.families)
 CELLS: int = _table.size

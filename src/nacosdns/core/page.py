@@ -204,6 +204,10 @@ class Page:
     def _record(self, index: int) -> bytes:
         return self.blob[self.bounds[index] : self.bounds[index + 1]]
 
+    def is_cut(self, reply: bytes) -> bool:
+        """Whether this reply (without its id) holds fewer records than it should."""
+        return int.from_bytes(reply[4:6], "big") < self.take
+
     def render(self, question: bytes, shape: Shape, order: Order) -> bytes:
         """The reply without its id, for any order of members, cut to what the client takes."""
         room = shape.size_max - 12 - len(question) - len(shape.opt)

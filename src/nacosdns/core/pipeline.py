@@ -432,6 +432,7 @@ class Pipeline:
             query.id.to_bytes(2, "big") + reply,
             query_cell("zone", query.type, Rcode.NOERROR, 1, over_tcp=query.over_tcp),
             turns=True,
+            cut=query.over_tcp and page.is_cut(reply),
         )
 
     # --- composing
@@ -468,6 +469,8 @@ class Pipeline:
         """SERVFAIL: neither the registry nor an upstream could say in time."""
         return self._say.failure(query)
 
-    def compose(self, query: Query, alias: Record, chased: tuple[Record, ...]) -> Reply:
-        """The alias and what it led to."""
-        return self._say.plain(query, Answer(answers=(alias, *chased)))
+    def compose(
+        self, query: Query, alias: Record, chased: tuple[Record, ...], rcode: Rcode, soa: tuple[Record, ...]
+    ) -> Reply:
+        """The alias and what it led to; the rcode is that of its end (RFC 6604), and so is the SOA of a denial."""
+        return self._say.plain(query, Answer(rcode=rcode, answers=(alias, *chased), authority=soa))

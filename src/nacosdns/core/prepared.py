@@ -55,6 +55,7 @@ class Prepared:
         self._vector = vector
         self._on = True
         self.cell = 0
+        self.cut = False
         self._pages: dict[bytes, Page | Fixed] = {}  # by question in small letters, its type too
         self._pages_of: dict[str, tuple[Page, ...]] = {}
         self._fixed_of: dict[str, set[Fixed]] = {}
@@ -112,7 +113,8 @@ class Prepared:
         return reply or None
 
     def for_tcp(self, key: bytes) -> bytes | None:
-        """As ``similar``, for a message by TCP: its reply is as long as it needs to be."""
+        """As ``similar``, for a message by TCP: its reply is as long as it needs to be; ``cut`` when even that is too short."""
+        self.cut = False
         entry = self.packets.get(key)
         if entry is not None and isinstance(entry.page, Fixed):
             reply = entry.page.reply(entry.question, entry.shape, 0)
@@ -128,7 +130,9 @@ class Prepared:
         if shape is None:
             return None
         self.cell = page.cell
-        return page.reply(question, shape, page.step(self.now)) or None
+        reply = page.reply(question, shape, page.step(self.now))
+        self.cut = isinstance(page, Page) and page.is_cut(reply)
+        return reply or None
 
     def _shape(self, shape_key: bytes, key: bytes, *, over_tcp: bool = False) -> Shape | None:
         """The shape of a query with at most an OPT record, whose options nobody answers; None for any other packet."""

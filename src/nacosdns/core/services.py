@@ -64,6 +64,8 @@ class Services:
         self._brake = Brake(settings.brake_max_s, settings.accept_before)
         self._populated: set[ServiceKey] = set()
         self._revision = 0
+        self.groups: set[tuple[str, str]] = set()
+        """Namespaces and groups in which a service was ever known."""
         self.disbelieved = 0
 
     def __repr__(self) -> str:
@@ -155,6 +157,7 @@ class Services:
             if not view.instances:
                 return False
             belief = self._beliefs[key] = Belief(key)
+            self.groups.add((key.namespace, key.group))
         listed = {instance.identity: instance for instance in view.instances}
         differs = belief.differs(listed)
         before = belief.face()
@@ -380,6 +383,7 @@ class Services:
         gone = self._static.keys() - services.keys()
         changed = [key for key, instances in services.items() if self._static.get(key) != instances]
         self._static = dict(services)
+        self.groups.update((key.namespace, key.group) for key in services)
         for key in changed:
             self._changed[key] = None
             self._removed.pop(key, None)
@@ -445,6 +449,7 @@ class Services:
                 count += self.restore([decode_snapshot(item.body)])
             elif item.key not in self._beliefs:
                 self._resting[item.key] = item
+                self.groups.add((item.key.namespace, item.key.group))
                 count += 1
         return count
 
@@ -462,6 +467,7 @@ class Services:
             if self._is_registered(snapshot.key) or snapshot.source is Source.STATIC:
                 continue
             belief = self._beliefs[snapshot.key] = restored(snapshot)
+            self.groups.add((snapshot.key.namespace, snapshot.key.group))
             self._note(belief)
             count += 1
         return count

@@ -36,6 +36,7 @@ GRPC_PORT_ABOVE_HTTP = 1000
 ENDPOINT_EVERY_S = 30.0
 REPEAT_LOG_S = 60.0
 _BODY_BYTES_MAX = 1 << 20
+LIFE_S = 18_000.0  # of a token, where the server does not say
 _LOGIN_PATHS = ("/v1/auth/users/login", "/v3/auth/user/login")  # Nacos 1 and 2; Nacos 3.2 has only the second
 _STATE_PATHS = ("/v1/console/server/state", "/v3/admin/core/state")
 _RENEW_AT = 0.8  # part of a token's life after which a new one is fetched
@@ -315,7 +316,7 @@ class _Login(msgspec.Struct, frozen=True):
     """What a login answers; ``ttl_s`` is the life of the token."""
 
     token: str = msgspec.field(name="accessToken")
-    ttl_s: float = msgspec.field(name="tokenTtl", default=18000.0)
+    ttl_s: float = msgspec.field(name="tokenTtl", default=LIFE_S)
 
 
 class Account:
@@ -423,7 +424,7 @@ class Account:
 
     def _accept(self, login: _Login) -> None:
         self._token = login.token
-        self._life_s = login.ttl_s
+        self._life_s = login.ttl_s if login.ttl_s > 0 else LIFE_S  # some servers say 0 for a life of any length
         self._issued_at = time.monotonic()
         self._refusal = ""
         self._backoff.reset()

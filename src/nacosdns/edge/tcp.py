@@ -124,6 +124,7 @@ class Connection(asyncio.Protocol):
         self._taking = False
         self._paused = False
         self._ended = False
+        self._given_up = False
         self.waiting = 0
 
     def __repr__(self) -> str:
@@ -158,7 +159,7 @@ class Connection(asyncio.Protocol):
         at = 0
         buffer = self._buffer
         end = len(buffer)
-        while end - at >= 2 and self.waiting < PIPELINE_MAX and not self._paused and not self._closing:
+        while end - at >= 2 and self.waiting < PIPELINE_MAX and self._takes_more:
             size = (buffer[at] << 8) + buffer[at + 1]
             if size < MESSAGE_BYTES_MIN:
                 self.close()
@@ -177,6 +178,8 @@ class Connection(asyncio.Protocol):
             self._used_at = asyncio.get_running_loop().time()
             self._door.used(self)
         self._flush()
+        if self._given_up and not self.waiting and self._transport is not None:
+            self._transport.close()
         self._adjust_reading()
 
     def _flush(self) -> None:
@@ -184,6 +187,10 @@ class Connection(asyncio.Protocol):
             if self._transport is not None and not self._closing:
                 self._transport.write(b"".join(self._out))
             self._out.clear()
+
+    @property
+    def _takes_more(self) -> bool:
+        return not (self._paused or self._given_up or self._closing)
 
     @property
     def _closing(self) -> bool:
@@ -207,8 +214,12 @@ class Connection(asyncio.Protocol):
             self._settle()
 
     def give_up(self) -> None:
-        """One question gets no answer (it was a reply, or could not be read at all)."""
+        """One message gets no answer (it was a reply, or could not be read at all): the client is none of DNS.
+
+        What it asked before is answered, and then the connection ends.
+        """
         self.waiting = max(0, self.waiting - 1)
+        self._ended = self._given_up = True
         if not self._taking:
             self._settle()
 
