@@ -54,6 +54,7 @@ class Teller:
         self._unsent: list[External] = []
         self._mentioned: set[str] | None = None
         self._untold: Iterator[str] = iter(())
+        self._in_use: Iterator[str] = iter(())
         self.link: Link | None = None
 
     def __repr__(self) -> str:
@@ -63,8 +64,16 @@ class Teller:
         """The keeper is there: it hears what is in use, and what it missed."""
         self.link = link
         self._mentioned = set()
-        self._report(self._book.keys_of(self._book.prepared.services()))
+        self._in_use = iter(self._book.prepared.services())
+        self._tell_in_use()
         self._send_learned()
+
+    def _tell_in_use(self) -> None:
+        """Which services have pages, part by part."""
+        part = list(islice(self._in_use, KEYS_A_FRAME))
+        if part and self.link is not None:
+            self._report(self._book.keys_of(part))
+            asyncio.get_running_loop().call_soon(self._tell_in_use)
 
     def left(self) -> None:
         """The keeper is away."""

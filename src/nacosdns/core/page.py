@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WINDOW = 32
 WINDOW_S = 0.1
+NEVER = -1.0
 PLACES = 8
 LARGE = 16
 SHARED_MAX = 4096
@@ -115,7 +116,7 @@ class Page:
         self.take = min(take, len(records))
         self.cell = cell
         self.cursor = -1
-        self.drawn_at = -WINDOW_S
+        self.drawn_at = NEVER
         self.mark = 0xFF
         self.renewals = 0
         self.entries: list[Entry] | None = None

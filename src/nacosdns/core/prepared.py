@@ -198,11 +198,11 @@ class Prepared:
 
     def keep(self, name: bytes, qtype: int, page: Page) -> None:
         """Keeps a page until its service changes; the oldest goes when there are too many."""
-        question = name + qtype.to_bytes(2, "big") + b"\0\1"
-        self._drop_question(question.lower())
-        page.question = question
+        page.question = question = name + qtype.to_bytes(2, "big") + b"\0\1"
         page.kind = -1 if page.per_client else qtype
-        self._pages[question.lower()] = page
+        folded = question.lower()
+        self._drop_question(folded)
+        self._pages[question if question == folded else folded] = page  # one object where one will do
         self._pages_of[page.service] = (*self._pages_of.get(page.service, ()), page)
         self.pages_bytes += page.size_bytes
         if self.pages_bytes > PAGES_BYTES_MAX:
