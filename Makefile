@@ -29,22 +29,22 @@ test: $(READY) ## the whole suite; the tests against a real Nacos start their ow
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 bench: $(READY) ## server CPU per query, against a C echo and the peers that are installed
-	$(BIN)/python bench/bench.py $(ARGS)
+	@$(BIN)/python bench/bench.py $(ARGS)
 
 bench-peers: ## get the peers of the bench: Debian packages and CoreDNS (root, Debian)
 	bench/get_peers.sh
 
 bench-storm: $(READY) ## whether pushes of big services disturb answers, on a real Nacos
-	$(BIN)/python bench/storm.py $(ARGS)
+	@$(BIN)/python bench/storm.py $(ARGS)
 
 bench-scale: $(READY) ## 100 to 100,000 services: CPU per query, pauses, start, memory
-	$(BIN)/python bench/scale.py $(ARGS)
+	@$(BIN)/python bench/scale.py $(ARGS)
 
 bench-idle: $(READY) ## wake-ups, CPU, requests and memory while hardly anybody asks, on a real Nacos
-	$(BIN)/python bench/idle.py $(ARGS)
+	@$(BIN)/python bench/idle.py $(ARGS)
 
 freshness: $(READY) ## from a push to the changed answer, on a real Nacos
-	$(BIN)/python bench/freshness.py $(ARGS)
+	@$(BIN)/python bench/freshness.py $(ARGS)
 
 replay: $(READY) ## only the scenarios on virtual time
 	$(BIN)/python -m pytest tests/replay $(ARGS)

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from measure import positive
 from ourselves import VARIANTS, await_ourselves, start_ourselves
 from peers import PEERS
 from rows import ECHO, ECHO_TCP, ROWS, SILENT, chosen
@@ -146,7 +147,7 @@ def run(rows: list[Row], rounds: int, seconds: float) -> tuple[list[Measured], O
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="how often every row is measured")
+    parser.add_argument("--rounds", type=positive, default=5, help="how often every row is measured")
     parser.add_argument(
         "--seconds", type=float, default=1.2, help="of full load a row and round; half of it one by one"
     )

@@ -5,6 +5,7 @@ Must not know: what is measured, and how it is shown. Rule: whatever was started
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -72,6 +73,14 @@ def cpu_s(pids: Iterable[int]) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / TICKS
+
+
+def positive(text: str) -> int:
+    """A number of at least one, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
 
 
 def stolen_s() -> float:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from measure import Bridge, build, cpu_s, memory_mb, run_tool, stolen_s, until_answered
+from measure import Bridge, build, cpu_s, memory_mb, positive, run_tool, stolen_s, until_answered
 
 from nacosdns.core.frames import VERSION, Hello, Synced, Updates, known
 from nacosdns.core.model import Instance, ServiceKey, Snapshot, Source
@@ -289,7 +289,7 @@ def waits(probed: dict[str, float] | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--shared", action="store_true", help="real-time priority for the probed front")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from measure import LOAD_CORE, ROOT, Bridge, Nacos, build, cpu_s, pin, run_tool, stolen_s, until_answered
+from measure import LOAD_CORE, ROOT, Bridge, Nacos, build, cpu_s, pin, positive, run_tool, stolen_s, until_answered
 
 FAKES = ROOT / "tests" / "fakes"
 BIG, INSTANCES, QUIET = 5, 1000, 50
@@ -168,7 +168,7 @@ def table(rounds: list[list[dict[str, float]]]) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each of the three periods")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=positive, default=2)
     parser.add_argument(
         "--shared", action="store_true", help="real-time priority for the front: others use this machine"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nacosdns.core.model import Query
 
 WINDOW = 32
-WINDOW_S = 0.1
+WINDOW_S = 0.02
 NEVER = -1.0
 PLACES = 8
 LARGE = 16

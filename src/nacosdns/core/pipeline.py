@@ -276,6 +276,8 @@ class Pipeline:
         if not known:
             self.why.append("neither the address of a known instance nor in an allowed network")
             return self._say.negative(query, zone, Rcode.NXDOMAIN)
+        if query.type == RecordType.ANY:
+            return self._say.minimal_any(query, self._policies.base)
         if query.type != (RecordType.A if family == 4 else RecordType.AAAA):
             return self._say.negative(query, zone, Rcode.NOERROR)
         record = dnsrecord.address_record(query.name, self._policies.base.ttl_s, address)
