@@ -133,9 +133,7 @@ class Front:
         if not self._pipeline.admits(address):
             return None
         prepared = self._book.prepared
-        prepared.now = self._clock.now()
-        if prepared.now >= prepared.next_expiry:
-            prepared.expire(prepared.now)
+        prepared.begin(self._clock.now())
         try:
             reply = prepared.for_tcp(packet[2:])
         except Exception:  # noqa: BLE001  # a balancer's fault, which may be a stranger's

@@ -11,9 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from nacosdns.core import metrics
-from nacosdns.core.book import service_id
+from nacosdns.core.book import service_of
 from nacosdns.core.frames import STATE_FRAME_BYTES, Asked, Externals, Have
-from nacosdns.core.spelling import folded_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -82,7 +81,7 @@ class Teller:
     def mentioned(self, key: ServiceKey) -> None:
         """The keeper knows this service."""
         if self._mentioned is not None:
-            self._mentioned.add(service_id(folded_of(key)))
+            self._mentioned.add(service_of(key))
 
     def tell_unmentioned(self) -> None:
         """The keeper told all it knows; what it did not mention it may have lost, and hears from us, part by part."""

@@ -21,6 +21,17 @@ TESTS = Path(__file__).parents[1]
 FAKES = {"keeper": "fakes.child_idle", "front": "fakes.front_fixed", "web": "fakes.child_idle"}
 
 
+TWO_ORDERS = """[nacos]
+servers = []
+[forward]
+upstreams = []
+[[static]]
+name = "orders"
+instances = [{ ip = "10.0.0.1", port = 80 }, { ip = "10.0.0.2", port = 81 }]
+"""
+"""A configuration that needs nobody: one service of two instances."""
+
+
 def free_port() -> int:
     """A port that is free for UDP and TCP on every loopback address."""
     while True:

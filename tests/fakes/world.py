@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import dnslib
 
-from nacosdns.core.frames import Hello, decode_link, encode
+from nacosdns.core.frames import Hello, LookedUp, decode_link, encode
 from nacosdns.core.model import ServiceView
 from nacosdns.edge.store import StoredService
 from nacosdns.errors import RegistryDown, RegistryNameRefused
@@ -150,6 +150,23 @@ class FakeStore:
 
     def status(self) -> dict[str, object]:
         return {"full": self._disk.full}
+
+
+class SlowLink:
+    """ports.Link that keeps what it was given; congested when the test says so."""
+
+    def __init__(self) -> None:
+        self.congested = False
+        self.sent: list[LinkFrame] = []
+
+    def send(self, frame: LinkFrame) -> None:
+        self.sent.append(frame)
+
+    def close(self) -> None:
+        return
+
+    def outcomes(self) -> list[str]:
+        return [frame.outcome for frame in self.sent if isinstance(frame, LookedUp)]
 
 
 class FakeLink:

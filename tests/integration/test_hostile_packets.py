@@ -15,19 +15,11 @@ import dns.rcode
 import pytest
 
 from fakes.asking import addresses, ask, until_says
-from fakes.running import Bridge
+from fakes.running import TWO_ORDERS, Bridge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SERVICES = """[nacos]
-servers = []
-[forward]
-upstreams = []
-[[static]]
-name = "orders"
-instances = [{ ip = "10.0.0.1", port = 80 }, { ip = "10.0.0.2", port = 81 }]
-"""
 HEADER = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00"
 QUESTION = b"\6orders\5nacos\0\0\1\0\1"
 GOOD = HEADER + QUESTION
@@ -48,7 +40,7 @@ UNREADABLE = {
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     many = ", ".join(f'{{ ip = "10.1.{n // 250}.{n % 250 + 1}", port = 80 }}' for n in range(5000))
-    text = f'{SERVICES}[[static]]\nname = "many"\ninstances = [{many}]\n'
+    text = f'{TWO_ORDERS}[[static]]\nname = "many"\ninstances = [{many}]\n'
     running = Bridge(tmp_path_factory.mktemp("hostile"), text=text, modules={})
     try:
         until_says(running.up().port, "orders.nacos", {"10.0.0.1", "10.0.0.2"}, seconds=30)

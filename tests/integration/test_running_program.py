@@ -12,19 +12,11 @@ from typing import TYPE_CHECKING, Self
 import dns.exception
 
 from fakes.asking import addresses, ask, cli, rcode, until_says
-from fakes.running import Bridge, exchange, packet, until
+from fakes.running import TWO_ORDERS, Bridge, exchange, packet, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SERVICES = """[nacos]
-servers = []
-[forward]
-upstreams = []
-[[static]]
-name = "orders"
-instances = [{ ip = "10.0.0.1", port = 80 }, { ip = "10.0.0.2", port = 81 }]
-"""
 TRUTH = {"10.0.0.1", "10.0.0.2"}
 
 
@@ -69,7 +61,7 @@ class Asking:
 
 def test_reloads_good_and_bad_lose_no_query_and_the_last_good_one_holds(tmp_path: Path) -> None:
     """S80: bad syntax, an unknown key, a taken port; each is refused, counted and followed by a good one."""
-    running = Bridge(tmp_path, text=SERVICES, modules={})
+    running = Bridge(tmp_path, text=TWO_ORDERS, modules={})
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
         holder.bind(("127.0.0.1", 0))
         taken = f'"127.0.0.1:{running.port}", "127.0.0.1:{holder.getsockname()[1]}"'
@@ -79,10 +71,10 @@ def test_reloads_good_and_bad_lose_no_query_and_the_last_good_one_holds(tmp_path
             with Asking(running.port) as client:
                 for turn in range(3):
                     for text, listen, reason in bad:
-                        running.write(SERVICES + text, listen)
+                        running.write(TWO_ORDERS + text, listen)
                         running.signal(signal.SIGHUP)
                         running.wait_for("reload.refused", reason, times=turn + 1)
-                    running.write(SERVICES + f"[policy]\nttl_s = {turn + 5}\n")
+                    running.write(TWO_ORDERS + f"[policy]\nttl_s = {turn + 5}\n")
                     running.signal(signal.SIGHUP)
                     until(lambda t=turn: ask(running.port, "orders.nacos").answer[0].ttl == t + 5, 10, "the new TTL")
             until(lambda: reloads(running) == (9, 3), 10, "the counts of reloads")
@@ -102,7 +94,7 @@ def reloads(bridge: Bridge) -> tuple[float, float]:
 
 def test_a_flood_of_names_adds_no_line_to_the_metrics_and_loses_none_of_its_counts(tmp_path: Path) -> None:
     """S82: names and clients are no labels; every query is in exactly one series."""
-    running = Bridge(tmp_path, text=SERVICES, modules={})
+    running = Bridge(tmp_path, text=TWO_ORDERS, modules={})
     try:
         until_says(running.up().port, "orders.nacos", TRUTH, seconds=30)
         assert rcode(running.port, "nosuch.nacos") == "NXDOMAIN"
@@ -128,7 +120,7 @@ def queries(series: dict[str, float]) -> float:
 def test_a_service_that_no_name_can_lead_to_is_listed_with_the_reason_and_stops_nothing(tmp_path: Path) -> None:
     """S04: a label of 70 bytes."""
     long = f'[[static]]\nname = "{"x" * 70}"\ninstances = [{{ ip = "10.0.0.3", port = 80 }}]\n'
-    running = Bridge(tmp_path, text=SERVICES + long, modules={})
+    running = Bridge(tmp_path, text=TWO_ORDERS + long, modules={})
     try:
         until_says(running.up().port, "orders.nacos", TRUTH, seconds=30)
         listed = str(cli(running, "services"))
@@ -142,7 +134,7 @@ def test_the_end_comes_in_time_while_nacos_and_the_upstream_say_nothing(tmp_path
     """S79: black holes for both; what was asked is given up, exit 0, the port is free."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole, socket.create_server(("127.0.0.1", 0)) as deaf:
         hole.bind(("127.0.0.1", 0))
-        text = SERVICES.replace("servers = []", f'servers = ["127.0.0.1:{deaf.getsockname()[1]}"]')
+        text = TWO_ORDERS.replace("servers = []", f'servers = ["127.0.0.1:{deaf.getsockname()[1]}"]')
         text = text.replace("upstreams = []", f'upstreams = ["127.0.0.1:{hole.getsockname()[1]}"]')
         running = Bridge(tmp_path, text=text, modules={})
         try:

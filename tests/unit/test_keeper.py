@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from fakes.clock import VirtualClock, VirtualLoop
-from fakes.world import FakeDisk, FakeRegistry, FakeStore
+from fakes.world import FakeDisk, FakeRegistry, FakeStore, SlowLink
 from nacosdns.core.frames import Hello, LookedUp, Lookup, Names, Updates
 from nacosdns.core.metrics import Counters
 from nacosdns.core.model import Instance, Policy, ServiceKey, ServiceView
@@ -22,26 +22,8 @@ from nacosdns.keeper import Keeper
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from nacosdns.core.frames import LinkFrame
 
 BARE = ("public", "DEFAULT_GROUP")
-
-
-class SlowLink:
-    """ports.Link that keeps what it was given; congested when the test says so."""
-
-    def __init__(self) -> None:
-        self.congested = False
-        self.sent: list[LinkFrame] = []
-
-    def send(self, frame: LinkFrame) -> None:
-        self.sent.append(frame)
-
-    def close(self) -> None:
-        return
-
-    def outcomes(self) -> list[str]:
-        return [frame.outcome for frame in self.sent if isinstance(frame, LookedUp)]
 
 
 class World:

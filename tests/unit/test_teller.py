@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
 
+from fakes.world import SlowLink
 from nacosdns.core.balance import Member, Weighted
 from nacosdns.core.book import Book, service_id
 from nacosdns.core.frames import Asked, Have, known
@@ -15,26 +15,8 @@ from nacosdns.core.page import Page
 from nacosdns.core.spelling import folded_of
 from nacosdns.teller import KEYS_A_FRAME, SERVICES_A_PART, Teller
 
-if TYPE_CHECKING:
-    from nacosdns.core.frames import LinkFrame
-
 COUNT = 2 * SERVICES_A_PART + 100
 KEYS = [ServiceKey("public", "DEFAULT_GROUP", f"s{number}") for number in range(COUNT)]
-
-
-class FakeLink:
-    """ports.Link that keeps what it was given."""
-
-    congested = False
-
-    def __init__(self) -> None:
-        self.sent: list[LinkFrame] = []
-
-    def send(self, frame: LinkFrame) -> None:
-        self.sent.append(frame)
-
-    def close(self) -> None:
-        return
 
 
 def teller_of_many() -> Teller:
@@ -57,13 +39,13 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-def asked(link: FakeLink) -> list[ServiceKey]:
+def asked(link: SlowLink) -> list[ServiceKey]:
     return [key for frame in link.sent if isinstance(frame, Asked) for key in frame.keys]
 
 
 def test_what_is_in_use_is_told_a_part_at_a_time() -> None:
     async def main() -> tuple[int, list[ServiceKey]]:
-        teller, link = teller_of_many(), FakeLink()
+        teller, link = teller_of_many(), SlowLink()
         teller.joined(link)
         at_once = len(asked(link))
         await turns(COUNT // KEYS_A_FRAME + 2)
@@ -77,7 +59,7 @@ def test_what_is_in_use_is_told_a_part_at_a_time() -> None:
 
 def test_a_keeper_that_left_is_told_nothing_more() -> None:
     async def main() -> int:
-        teller, link = teller_of_many(), FakeLink()
+        teller, link = teller_of_many(), SlowLink()
         teller.joined(link)
         teller.left()
         await turns(20)
@@ -88,7 +70,7 @@ def test_a_keeper_that_left_is_told_nothing_more() -> None:
 
 def test_what_the_keeper_did_not_mention_is_told_a_part_at_a_time() -> None:
     async def main() -> tuple[int, list[ServiceKey]]:
-        teller, link = teller_of_many(), FakeLink()
+        teller, link = teller_of_many(), SlowLink()
         teller.joined(link)
         for key in KEYS[::2]:
             teller.mentioned(key)

@@ -107,10 +107,6 @@ class Book:
             for packed in held.values() if isinstance(held, dict) else (held,):
                 yield _unpack(packed)
 
-    def items(self) -> Iterator[Known]:
-        """Everything known, still encoded."""
-        yield from self.known(self._services)
-
     def keys_of(self, services: Iterable[str]) -> list[ServiceKey]:
         """The keys of the services of these names in the book, as the registry spells them."""
         keys: list[ServiceKey] = []
@@ -242,6 +238,11 @@ def _needle(address: str) -> bytes:
     """An address as it stands in an encoded snapshot."""
     text = address.encode()
     return bytes([0xA0 | len(text)]) + text if len(text) < 32 else bytes([0xD9, len(text)]) + text
+
+
+def service_of(key: ServiceKey) -> str:
+    """The book's name of the service of this key."""
+    return service_id(folded_of(key))
 
 
 def service_id(folded: FoldedKey) -> str:

@@ -288,10 +288,8 @@ def _cut(kept: bytes, start: int, counts: tuple[int, int, int], size_max: int) -
 def answer_records(packet: bytes) -> tuple[Record, ...]:
     """The answer section of a reply as Records, names inside RFC 1035 RDATA uncompressed. WireError on garbage."""
     head = parse_reply_head(packet)
-    return tuple(
-        Record(read_name(packet, span.start)[0], span.type, _ttl_s(span.ttl_s), _plain_rdata(packet, span), span.klass)
-        for span in spans(packet, HEADER_BYTES + len(head.question), section_counts(packet)[0])
-    )
+    found = spans(packet, HEADER_BYTES + len(head.question), section_counts(packet)[0])
+    return tuple(_record(packet, span) for span in found)
 
 
 def negative_soa(packet: bytes) -> tuple[Record, ...]:
@@ -299,11 +297,12 @@ def negative_soa(packet: bytes) -> tuple[Record, ...]:
     head = parse_reply_head(packet)
     answers, authorities = section_counts(packet)[:2]
     found = list(spans(packet, HEADER_BYTES + len(head.question), answers + authorities))[answers:]
-    return tuple(
-        Record(read_name(packet, span.start)[0], span.type, _ttl_s(span.ttl_s), _plain_rdata(packet, span), span.klass)
-        for span in found
-        if span.type == _SOA
-    )
+    return tuple(_record(packet, span) for span in found if span.type == _SOA)
+
+
+def _record(packet: bytes, span: Span) -> Record:
+    name = read_name(packet, span.start)[0]
+    return Record(name, span.type, _ttl_s(span.ttl_s), _plain_rdata(packet, span), span.klass)
 
 
 def _plain_rdata(packet: bytes, span: Span) -> bytes:

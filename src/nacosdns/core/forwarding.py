@@ -312,7 +312,7 @@ class Forwarding:
             resolver = errand.order[0]
             if len(errand.order) > 1:
                 errand.order = (*errand.order[1:], resolver)
-            self._try(errand, resolver, now, has_opt=resolver.plain_until <= now)
+            self._try(errand, resolver, now, has_opt=resolver.plain_until <= now)  # RFC 6891 6.2.2
         elif errand.order and errand.tokens:
             errand.try_due = inf
             self._agenda.add(errand)

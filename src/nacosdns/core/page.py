@@ -39,13 +39,15 @@ Order = tuple[int, ...]
 
 
 class Shape:
-    """What a query wants beside its question: flags that go back, the most bytes of a reply, the OPT record of it."""
+    """What a query wants beside its question: flags that go back, the OPT record of the reply, and its room.
 
-    __slots__ = ("flags", "head", "opt", "over_tcp", "room", "size_max", "tails")
+    ``room`` is for the question and records.
+    """
+
+    __slots__ = ("flags", "head", "opt", "over_tcp", "room", "tails")
 
     def __init__(self, flags: int, size_max: int, opt: bytes, *, over_tcp: bool = False) -> None:
         self.flags = flags
-        self.size_max = size_max
         self.opt = opt
         self.over_tcp = over_tcp
         self.room = size_max - 12 - len(opt)
@@ -53,7 +55,7 @@ class Shape:
         self.tails = _COUNTS[bool(opt)]
 
     def __repr__(self) -> str:
-        return f"<Shape {self.flags:04x} {self.size_max} bytes>"
+        return f"<Shape {self.flags:04x} room={self.room}>"
 
 
 def shape_of(query: Query) -> Shape:
@@ -211,39 +213,32 @@ class Page:
 
     def render(self, question: bytes, shape: Shape, order: Order) -> bytes:
         """The reply without its id, for any order of members, cut to what the client takes."""
-        room = shape.size_max - 12 - len(question) - len(shape.opt)
+        room = shape.room - len(question)
+        glue: Sequence[bytes] = ()
         if not self.glue and self.members > LARGE and self.bounds[1] * self.members == len(self.blob):
-            return self._render_even(question, shape, order, room // self.bounds[1])
-        picked, used = self._fit(order, room)
-        cut = len(picked) < self.take
-        glue = [] if cut or not self.glue else self._glue(picked, room - used)
+            count = min(room // self.bounds[1], self.take)
+            records = self._even(order, count)
+        else:
+            picked, used = self._fit(order, room)
+            count = len(picked)
+            records = b"".join(map(self._record, picked))
+            glue = self._glue(picked, room - used) if self.glue and count == self.take else ()
+        cut = count < self.take
         flags = FLAG_AA_QR_RA | shape.flags | (FLAG_TC if cut and not shape.over_tcp else 0)
-        head = flags.to_bytes(2, "big") + b"\x00\x01" + len(picked).to_bytes(2, "big") + b"\x00\x00"
+        head = flags.to_bytes(2, "big") + b"\x00\x01" + count.to_bytes(2, "big") + b"\x00\x00"
         extra = (len(glue) + bool(shape.opt)).to_bytes(2, "big")
-        return b"".join((head, extra, question, *map(self._record, picked), *glue, shape.opt))
+        return b"".join((head, extra, question, records, *glue, shape.opt))
 
-    def _render_even(self, question: bytes, shape: Shape, order: Order, fitting: int) -> bytes:
-        """The same for many records of one size: the drawn ones, then what is between them, piece by piece."""
+    def _even(self, order: Order, count: int) -> bytes:
+        """The first ``count`` of many records of one size: the drawn ones, then what is between them, piece by piece."""
         size = self.bounds[1]
-        count = min(fitting, self.take)
-        flags = FLAG_AA_QR_RA | shape.flags | (FLAG_TC if count < self.take and not shape.over_tcp else 0)
         pieces = list(map(self._record, order[:count]))
         if len(pieces) < count:
             first = order[0]
             turned = self.blob[first * size :] + self.blob[: first * size]
             places = sorted((index - first) % self.members for index in order)
             pieces += [turned[at * size + size : to * size] for at, to in pairwise((*places, self.members))]
-        return b"".join(
-            (
-                flags.to_bytes(2, "big"),
-                b"\0\1",
-                count.to_bytes(2, "big"),
-                b"\0\0\0\1" if shape.opt else b"\0\0\0\0",
-                question,
-                b"".join(pieces)[: count * size],
-                shape.opt,
-            )
-        )
+        return b"".join(pieces)[: count * size]
 
     def _fit(self, order: Order, room: int) -> tuple[list[int], int]:
         """Members in order, the rest after the drawn ones, as many whole records as fit."""

@@ -13,7 +13,7 @@ import msgspec
 
 from nacosdns.core import answers, dnsname, dnsrecord
 from nacosdns.core.balance import balancer_type, tiered
-from nacosdns.core.book import service_id
+from nacosdns.core.book import service_id, service_of
 from nacosdns.core.composing import CANARY, Composer, Reply
 from nacosdns.core.metrics import query_cell
 from nacosdns.core.model import Answer, Query, Rcode, Record, RecordType, ServiceKey, Source
@@ -325,7 +325,7 @@ class Pipeline:
             return Lookup((*dict.fromkeys(before), snapshot.key)[:3], self._settings.lookup_s, answer)
         if self._waits(snapshot, now, wall):
             self._paused[snapshot.key] = now + STALE_PAUSE_S
-            self._prepared.drop(service_id(folded_of(snapshot.key)))
+            self._prepared.drop(service_of(snapshot.key))
             return Lookup((snapshot.key,), self._settings.stale_wait_s, answer)
         return answer
 
@@ -338,7 +338,7 @@ class Pipeline:
         return wall - snapshot.confirmed_at > self._settings.disk_fresh_s and now >= self._paused.get(snapshot.key, 0.0)
 
     def _answer(self, query: Query, target: ServiceName, snapshot: Snapshot) -> Reply | Chase:
-        self.asked[service_id(folded_of(snapshot.key))] = None
+        self.asked[service_of(snapshot.key)] = None
         self.urgent |= not snapshot.live
         self.service = snapshot
         policy = self._policies.resolve(snapshot.key.service)
@@ -387,8 +387,9 @@ class Pipeline:
             )
         if kind == RecordType.SRV:
             material = answers.services(choice, zone.name, policy.ttl_s)
+            service = service_of(snapshot.key)
             for instance in choice.instances:
-                self._book.tell_address(instance.address, service_id(folded_of(snapshot.key)))
+                self._book.tell_address(instance.address, service)
         elif kind in {RecordType.A, RecordType.AAAA}:
             material = answers.addresses(choice, RecordType(kind), policy.ttl_s)
         elif kind == RecordType.CNAME:
@@ -408,7 +409,7 @@ class Pipeline:
         kind = balancer_type(policy.balancer, self._balancers)
         balancer = tiered(kind, material.members, material.tiers, self._rng, self._settings.identity)
         page = Page(
-            service_id(folded_of(snapshot.key)),
+            service_of(snapshot.key),
             material.wires,
             material.glue_wires,
             balancer=balancer,

@@ -41,8 +41,8 @@ _OPT_BYTES = 11  # root, type, payload, version and flags, length
 class Prepared:
     """``packets``: whole packet without its id -> its entry. Doors read it, then ``similar``, then go the slow way.
 
-    ``vector`` makes what a door sends from a reply. A door sets ``now`` before each batch, calls ``expire`` when
-    ``next_expiry`` has come, and empties ``retired`` when the batch has been sent.
+    ``vector`` makes what a door sends from a reply. A door calls ``begin`` before each batch, and
+    empties ``retired`` when the batch has been sent.
     """
 
     def __init__(self, vector: Callable[[bytes], bytes] | None = None) -> None:
@@ -150,6 +150,12 @@ class Prepared:
         shape = shapes[shape_key] = shape_of(query)
         return shape
 
+    def begin(self, now: float) -> None:
+        """The time of what is asked next; what held until then goes."""
+        self.now = now
+        if now >= self.next_expiry:
+            self.expire(now)
+
     def expire(self, now: float) -> None:
         """Drops what held until now."""
         while self._timed and self._timed[0][0] <= now:
@@ -212,12 +218,13 @@ class Prepared:
     def keep_reply(self, query: Query, reply: bytes, *, cell: int, until: float, about: tuple[str, ...]) -> None:
         """Keeps one reply (with its id) for its question until then, or until one of these services changes."""
         folded = query.name + query.question[-4:]
-        if not self._on or query.type > TYPE_MAX or folded.lower() in self._pages or not self._is_seen(folded):
+        key = folded.lower()
+        if not self._on or query.type > TYPE_MAX or key in self._pages or not self._is_seen(folded):
             return
         opt_bytes = len(dnswire.opt_record(query))
         fixed = Fixed(reply[2:], cell=cell, until=until, about=about, question=folded, opt_bytes=opt_bytes)
         if self._take_in(fixed):
-            self._pages[folded.lower()] = fixed
+            self._pages[key] = fixed
             self.pages_bytes += len(fixed.body) + FIXED_BYTES
 
     def keep_packet(self, packet: bytes, reply: bytes, *, cell: int, until: float, about: tuple[str, ...]) -> None:

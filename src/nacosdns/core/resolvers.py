@@ -225,10 +225,6 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
             return now - self.judged_at >= VERDICT_S
         return self.health is not Health.LOOP
 
-    def is_plain(self, now: float) -> bool:
-        """It refused EDNS lately: it is asked without (RFC 6891 6.2.2)."""
-        return now < self.plain_until
-
     def _spoke(self, now: float) -> None:
         self.replies += 1
         self.replied_at = self.judged_at = now

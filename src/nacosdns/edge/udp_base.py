@@ -155,9 +155,7 @@ class Door:
         if now - self._read_at > PAUSE_S and not self._behind:
             self._behind = True
             self._stamp(on=True)
-        self._prepared.now = now
-        if now >= self._prepared.next_expiry:
-            self._prepared.expire(now)
+        self._prepared.begin(now)
         return now
 
     def _end(self, began: float, *, drained: bool) -> None:
