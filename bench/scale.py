@@ -40,9 +40,9 @@ HOT, INSTANCES, ROWS_A_WRITE = 100, 10, 1000
 STARTS, REST_S, RESYNC_S, PROBE_QPS, LOAD_S, IDLE_S = 3, 40, 8, 1000, 2.0, 5.0
 WARM_MAX = 12
 WARM_S_MAX = 20.0
-CONFIRMED_AGO_S = (
-    3600.0  # longer than disk_fresh_s: the harder case, for Nacos is waited for until it is known to be down
-)
+SETTLE_S_MAX = 240.0
+CONFIRMED_AGO_S = 3600.0
+"""Longer than disk_fresh_s: the harder case, for Nacos is waited for until it is known to be down."""
 NO_NACOS = '[nacos]\nservers = ["127.0.0.1:1"]\n'
 
 
@@ -124,6 +124,14 @@ class Subject:
         self.pids = self.bridge.set_apart()
         if shared:
             os.sched_setscheduler(self.pids["front"], os.SCHED_FIFO, os.sched_param(1))
+
+    def settle(self) -> None:
+        """Waits until the keeper has written down when each name was asked for."""
+        ends = time.monotonic() + SETTLE_S_MAX
+        while self.bridge.status()["keeper"]["store"]["waiting"]:
+            if time.monotonic() > ends:
+                raise SystemExit(f"with {self.size} services the keeper still writes after {SETTLE_S_MAX:.0f} s")
+            time.sleep(1.0)
 
     def names(self, which: str) -> Path:
         return self.place / f"names-{which}"
@@ -226,6 +234,8 @@ def together(subjects: list[Subject], tools: Path, rounds: int) -> None:
             subject.warm(tools, which)
             subject.round(tools, which)
             subject.cpu_us[which].clear()
+    for subject in subjects:
+        subject.settle()
     before = [cpu_s(subject.pids.values()) for subject in subjects]
     time.sleep(IDLE_S)
     for subject, used in zip(subjects, before, strict=True):

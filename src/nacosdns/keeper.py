@@ -88,7 +88,7 @@ class Keeper:
         self.epoch = epoch
         self.fronts = Fronts(self._known, lambda: self.services.revision)
         self._early: list[tuple[Link, Lookup]] = []
-        self._saver = Saver(store, self.services, self.schedule, clock)
+        self.saver = Saver(store, self.services, self.schedule, clock)
         self._pushes: dict[ServiceKey, int] = {}
         self.up: set[str] = set()
         self._down: set[str] = set()
@@ -122,7 +122,7 @@ class Keeper:
             now = self.clock.now()
             self._turn(now)
             asks_at = now + IDLE_S if self.registry is None else self.schedule.next_due(now)
-            due = min(asks_at, self.services.next_due() or now + IDLE_S, self._saver.due_at)
+            due = min(asks_at, self.services.next_due() or now + IDLE_S, self.saver.due_at)
             if self._early:
                 due = min(due, self._started_at + START_GRACE_S)
             try:
@@ -138,7 +138,7 @@ class Keeper:
         for action in self.schedule.take(now) if self.registry is not None else ():
             self._start(action)
         self._publish()
-        self._saver.turn(now)
+        self.saver.turn(now)
 
     def _start(self, action: Action) -> None:
         if self._tasks is not None:
@@ -146,7 +146,7 @@ class Keeper:
 
     async def stop(self) -> None:
         """Saves what is not on disk yet."""
-        self._saver.save_all()
+        self.saver.save_all()
         await self.store.flush()
         await self.store.close()
 
@@ -232,7 +232,7 @@ class Keeper:
     def _learn(self, key: ServiceKey, view: ServiceView, source: Source) -> bool:
         before = self.services.disbelieved
         differs = self.services.learn(key, view, source=source, now=self.clock.now(), wall=self.clock.wall())
-        self._saver.touch(key)
+        self.saver.touch(key)
         self._count[metrics.PUSHES_DISBELIEVED.first] += self.services.disbelieved - before
         return differs
 
@@ -343,7 +343,7 @@ class Keeper:
         for key in keys:
             if key in self.services and not self.services.is_static(key):
                 self.schedule.asked(key, now)
-                self._saver.touch(key)
+                self.saver.touch(key)
         self._wake.set()
 
     def _lookup(self, link: Link, frame: Lookup) -> None:
@@ -399,8 +399,8 @@ class Keeper:
             if feed is None or item.key in self.services:
                 continue
             snapshot = decode_snapshot(item.body)
-            if item.key in self._saver.gone or not self.services.restore([snapshot]):
-                feed.removed(item.key, self._saver.gone.get(item.key, "unknown to the keeper"))
+            if item.key in self.saver.gone or not self.services.restore([snapshot]):
+                feed.removed(item.key, self.saver.gone.get(item.key, "unknown to the keeper"))
         self._publish()
         self.fronts.send(link)
 
@@ -418,7 +418,7 @@ class Keeper:
         for snapshot in snapshots:
             if not snapshot.instances:
                 self.schedule.want_catalogue(snapshot.key.namespace, snapshot.key.group)
-        self._saver.changed(snapshots, [key for key, _ in removed])
+        self.saver.changed(snapshots, [key for key, _ in removed])
         self.fronts.changed(told, removed)
 
     def _feed_names(self, feed: Feed) -> None:
@@ -430,7 +430,7 @@ class Keeper:
     def _bury(self, key: ServiceKey, reason: str) -> None:
         self.schedule.forget(key)
         self._pushes.pop(key, None)
-        self._saver.bury(key, reason)
+        self.saver.bury(key, reason)
 
     def _known(self, key: ServiceKey) -> Known | None:
         return self.services.known(key) if key in self.services else None

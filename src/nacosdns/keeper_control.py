@@ -91,7 +91,7 @@ class KeeperControl:
             "protected_count": len(protected),
             "brake_s": round(keeper.clock.now() - braked_since, 1) if braked_since else None,
             "registry": keeper.registry.status() if keeper.registry is not None else None,
-            "store": keeper.store.status(),
+            "store": keeper.store.status() | {"waiting": keeper.saver.waiting},
         }
 
     def counts(self) -> Counts:

@@ -42,7 +42,12 @@ class Saver:
         self.due_at = clock.now() + SAVE_S
 
     def __repr__(self) -> str:
-        return f"<Saver unsaved={len(self._unsaved)} gone={len(self.gone)}>"
+        return f"<Saver waiting={self.waiting} gone={len(self.gone)}>"
+
+    @property
+    def waiting(self) -> int:
+        """How many rows are to be written again: confirmed or asked for since."""
+        return len(self._unsaved)
 
     def touch(self, key: ServiceKey) -> None:
         """The service was confirmed or asked for: its row is old."""
