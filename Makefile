@@ -5,7 +5,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes: compile once
-.PHONY: help setup run demo test bench bench-peers bench-storm bench-scale bench-idle freshness check lint types arrows meta format reference replay clean
+.PHONY: help setup run demo test bench bench-peers bench-storm bench-scale bench-idle freshness chaos check lint types arrows meta format reference replay clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench-idle: $(READY) ## wake-ups, CPU, requests and memory while hardly anybody 
 
 freshness: $(READY) ## from a push to the changed answer, on a real Nacos
 	@$(BIN)/python bench/freshness.py $(ARGS)
+
+chaos: $(READY) ## kill, stop, cut, fill and damage everything, under load; the report says what held
+	@$(BIN)/python tests/chaos/run.py $(ARGS)
 
 replay: $(READY) ## only the scenarios on virtual time
 	$(BIN)/python -m pytest tests/replay $(ARGS)

@@ -1,0 +1,95 @@
+"""Parts of the bridge are killed or stopped."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from chaos.ground import await_new, collect, freeze, kill, pid_of, thaw
+from fakes.running import TWO_ORDERS, until
+
+if TYPE_CHECKING:
+    from chaos.ground import Drill, Ground
+    from fakes.running import Bridge
+
+DRILLS: list[Drill] = []
+BATCH = 64
+"""What one recvmmsg of a front takes; what it had in hand when it was killed is lost."""
+
+
+def _plain(ground: Ground) -> Bridge:
+    return ground.bridge(TWO_ORDERS)
+
+
+@collect(DRILLS)
+def front_killed(ground: Ground) -> None:
+    """The standby takes the sockets over: at most the batch in the dead front's hand is lost, nothing is wrong."""
+    running = _plain(ground)
+    load = ground.load(running.port, 2000).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    kills = 10 if not ground.short else 3
+    with ground.under_load(load, lost=kills * BATCH):
+        for _ in range(kills):
+            old = pid_of(running, "front", active=True)
+            kill(old)
+            await_new(running, "front", old, active=True)
+            until(lambda: pid_of(running, "front", active=False), 20, "a standby")
+    ground.found(kills=kills)
+
+
+@collect(DRILLS)
+def front_stopped(ground: Ground) -> None:
+    """A front that hangs is replaced after a second; what it left in its socket is answered then, none lost but its batch."""
+    running = _plain(ground)
+    load = ground.load(running.port, 500).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    with ground.under_load(load, lost=BATCH):
+        old = pid_of(running, "front", active=True)
+        freeze(old)
+        ground.at_end(thaw, old)
+        await_new(running, "front", old, active=True)
+
+
+@collect(DRILLS)
+def standby_killed(ground: Ground) -> None:
+    """Nobody notices; another one stands by within seconds."""
+    running = _plain(ground)
+    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    with ground.under_load(load):
+        old = pid_of(running, "front", active=False)
+        kill(old)
+        await_new(running, "front", old, active=False)
+
+
+@collect(DRILLS)
+def keeper_killed(ground: Ground) -> None:
+    """Answers go on from what the fronts know; another keeper takes over."""
+    running = _plain(ground)
+    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    with ground.under_load(load):
+        for _ in range(3):
+            old = pid_of(running, "keeper")
+            kill(old)
+            await_new(running, "keeper", old)
+            time.sleep(ground.span(3, 0.5))
+
+
+@collect(DRILLS)
+def keeper_stopped(ground: Ground) -> None:
+    """A keeper that hangs is replaced; answers go on."""
+    running = _plain(ground)
+    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    with ground.under_load(load):
+        old = pid_of(running, "keeper")
+        freeze(old)
+        ground.at_end(thaw, old)
+        await_new(running, "keeper", old, seconds=60)
+
+
+@collect(DRILLS)
+def web_killed(ground: Ground) -> None:
+    """Answers go on; health and metrics are back within seconds."""
+    running = _plain(ground)
+    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    with ground.under_load(load):
+        old = pid_of(running, "web")
+        kill(old)
+        await_new(running, "web", old)
