@@ -1,5 +1,5 @@
 """The drills, by what they break."""
 
-from chaos.drills import processes, registry
+from chaos.drills import disk, limits, processes, registry
 
-ALL = [*processes.DRILLS, *registry.DRILLS]
+ALL = [*processes.DRILLS, *limits.DRILLS, *disk.DRILLS, *registry.DRILLS]
