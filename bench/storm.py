@@ -1,10 +1,12 @@
-"""Whether pushes disturb answers: ``python bench/storm.py [--seconds 20] [--rounds 2] [--shared] [--json]``.
+"""Whether pushes disturb answers: ``python bench/storm.py [--seconds 20] [--rounds 2] [--shared] [--json] [--inside]``.
 
 A real Nacos (deploy/nacos, push delay 0) holds services of 1,000 instances. A steady 2,000 questions a second, half for
 these services and half for small quiet ones, are asked while Nacos pushes one of the big services 10 times a second, and
 before and after that while nothing changes. The front that answers is alone on core 0; Nacos, the keeper, the other processes,
 the providers and the load are on core 1, the load with real-time priority. Latencies end at the kernel's time stamps
 (bench/c/steady.c). ``--shared`` is for a machine that does other work meanwhile: the front gets real-time priority too. Fails when fewer than 8 pushes a second reached the keeper.
+
+``--inside`` prints instead, in seconds and without Nacos, how long a push keeps a front's loop (bench/storm_inside.py).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Self
 
+import storm_inside
 from measure import LOAD_CORE, ROOT, Bridge, Nacos, build, cpu_s, pin, positive, run_tool, stolen_s, until_answered
 
 FAKES = ROOT / "tests" / "fakes"
@@ -172,8 +175,15 @@ def main() -> None:
     parser.add_argument(
         "--shared", action="store_true", help="real-time priority for the front: others use this machine"
     )
+    parser.add_argument(
+        "--inside", action="store_true", help="only how long a push keeps a front's loop, without Nacos"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.inside:
+        inside = storm_inside.measured()
+        print(json.dumps(inside, indent=1) if options.json else storm_inside.table(inside))
+        return
     os.sched_setaffinity(0, {LOAD_CORE})
     with tempfile.TemporaryDirectory() as place:
         found = table(measure_all(Path(place), options.seconds, options.rounds, shared=options.shared))

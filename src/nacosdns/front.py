@@ -34,6 +34,7 @@ from nacosdns.core.querylog import QueryLog
 from nacosdns.core.spelling import folded_of
 from nacosdns.errors import WireError
 from nacosdns.outward import Outward
+from nacosdns.renewing import Renewing
 from nacosdns.searching import Searcher
 from nacosdns.teller import Teller
 from nacosdns.waiters import ChaseWaiter, LoggedWaiter, Question, TcpWaiter, UdpWaiter
@@ -77,6 +78,7 @@ class Front:
         self._pipeline = pipeline
         self._find_on_disk = find_on_disk
         self._book = book
+        self._renewing = Renewing(book, log)
         self._forwarding = forwarding
         self._clock = clock
         self.counts = counters
@@ -307,6 +309,7 @@ class Front:
         return None
 
     def _looked_up(self, keys: tuple[ServiceKey, ...], outcome: str) -> None:
+        self._renewing.settle(keys)
         if outcome == "missing":
             self._pipeline.missed(keys, self._clock.now())
         flight = self._held.take(keys)
@@ -407,7 +410,7 @@ class Front:
             case Updates(items=items):
                 self._update(items)
             case Removed(key=key):
-                self._book.remove(key)
+                self._renewing.remove(key)
             case LookedUp(keys=keys, outcome=outcome):
                 self._looked_up(keys, outcome)
             case Reachable(namespace=namespace, up=up):
@@ -424,7 +427,7 @@ class Front:
 
     def _update(self, items: Iterable[Known]) -> None:
         for known in items:
-            self._book.update(known)
+            self._renewing.update(known)
             self._pipeline.appeared(known.key)
             self.teller.mentioned(known.key)
 
@@ -443,6 +446,7 @@ class Front:
     def close(self) -> None:
         """Cancels every timer."""
         self.teller.close()
+        self._renewing.close()
         if self._timer is not None:
             self._timer.cancel()
 

@@ -168,6 +168,49 @@ def test_a_length_below_a_header_closes_the_connection(size: int) -> None:
     run(work)
 
 
+def test_what_was_asked_before_a_length_below_a_header_is_answered() -> None:
+    async def work(_: TcpDoor, owner: Owner, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(message(1) + message(2) + b"\0\0" + message(3))
+        replies = [await reply(reader) for _ in range(2)]
+
+        assert replies == [message(n)[2:][::-1] for n in (1, 2)]
+        assert await closed(reader)
+
+        writer.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize("last", [b"\0\0", message(99)], ids=["short", "given up"])
+def test_behind_what_is_no_dns_nothing_is_read_while_answers_are_waited_for(last: bytes) -> None:
+    async def work(_: TcpDoor, owner: Owner, port: int) -> None:
+        def keep(packet: bytes, _: bytes, connection: Connection) -> None:
+            owner.kept.append((packet, connection))
+            if packet == message(99)[2:]:
+                connection.give_up()
+
+        owner.asked = keep  # type: ignore[method-assign]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(message(1) + last)
+        while not owner.kept:
+            await asyncio.sleep(0.005)
+        connection = owner.kept[0][1]
+        writer.write(bytes(64 << 20))
+        for _ in range(50):
+            await asyncio.sleep(0.005)
+        held = len(connection._buffer)
+        connection.reply(owner.kept[0][0])
+
+        assert held < 1 << 20
+        assert len(owner.kept) <= 2
+        assert reader is not None
+
+        writer.transport.abort()
+
+    run(work)
+
+
 def test_the_idlest_connection_goes_when_there_are_too_many() -> None:
     async def work(door: TcpDoor, owner: Owner, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]

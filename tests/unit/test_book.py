@@ -156,3 +156,40 @@ def test_what_was_prepared_of_a_followed_service_is_dropped_when_it_is_followed_
     book.update(known(snapshot()))
 
     assert book.prepared.page_count == 0
+
+
+def test_a_value_replaces_the_one_that_its_pages_were_made_beside_and_else_it_is_an_update() -> None:
+    book = Book()
+    former = msgspec.structs.replace(snapshot("orders", "10.0.0.1"), live=True)
+    newer = msgspec.structs.replace(snapshot("orders", "10.0.0.2"), live=True)
+    folded = folded_key("public", "DEFAULT_GROUP", "orders")
+    service = service_id(folded)
+    book.update(known(former))
+    held = book.replaced_by(known(newer))
+    assert held is not None
+    pages = [
+        Page(service, (b"record",), balancer=Weighted((Member("a"),), random.Random(1), b""), take=1, cell=1)
+        for _ in range(2)
+    ]
+    book.prepared.keep(b"\x06orders\x00", 1, pages[0])
+    book.replace(known(newer), book.packed(known(newer)), former=held, renewed={pages[0]: pages[1]})
+
+    assert book.prepared.pages_of(service) == (pages[1],)
+    assert book.find(folded, "orders") == newer
+
+    book.replace(known(former), book.packed(known(former)), former=held, renewed={pages[1]: pages[0]})
+
+    assert book.prepared.page_count == 0
+    assert book.find(folded, "orders") == former
+
+
+@pytest.mark.parametrize("change", [{}, {"revision": 9}, {"live": False, "threshold_reached": True}])
+def test_a_value_that_is_no_plain_change_replaces_nothing(change: dict[str, object]) -> None:
+    book = Book()
+    told = msgspec.structs.replace(snapshot(), live=True)
+
+    assert book.replaced_by(known(told)) is None
+
+    book.update(known(told))
+
+    assert book.replaced_by(known(msgspec.structs.replace(told, **change))) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nacosdns.core.dnsname import fold, labels_of, name_text, name_to_wire, read_name, text_name
+from nacosdns.core.dnsname import ending, fold, is_under, labels_of, name_text, name_to_wire, read_name, text_name
 from nacosdns.errors import WireError
 
 labels_within_a_name = st.lists(st.binary(min_size=1, max_size=63), max_size=20).filter(
@@ -172,6 +172,45 @@ def test_pointers_to_what_came_before_are_followed(body: bytes, at: int, name: b
 def test_s60_loops_and_odd_labels_are_refused(body: bytes, at: int) -> None:
     with pytest.raises(WireError):
         read_name(HEADER + body, at)
+
+
+@pytest.mark.parametrize(("pointers", "is_read"), [(1, True), (127, True), (128, False), (4000, False)])
+def test_a_name_goes_through_no_more_pointers_than_it_can_have_labels(pointers: int, is_read: bool) -> None:
+    packet = (
+        HEADER + b"\1a\0" + b"".join((0xC000 | max(12, at - 2)).to_bytes(2) for at in range(15, 15 + 2 * pointers, 2))
+    )
+    packet = packet[:15] + b"\xc0\x0c" + packet[17:]
+    if is_read:
+        assert read_name(packet, len(packet) - 2) == (b"\1a\0", len(packet))
+    else:
+        with pytest.raises(WireError, match="malformed"):
+            read_name(packet, len(packet) - 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "like", "end"),
+    [
+        ("a.b.nacos", "nacos", "nacos"),
+        ("q.xn--fsq", "例", "xn--fsq"),
+        ("a.b.c.d", "x.yy", "c.d"),
+        ("a", "x.y", "a"),
+        ("a.b", ".", "."),
+        ("a\\.b.c", "x", "c"),
+    ],
+)
+def test_the_end_of_a_name_has_as_many_labels_as_another(name: str, like: str, end: str) -> None:
+    assert ending(text_name(name), text_name(like)) == text_name(end)
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"nacos", b"a\5nacos", b"b" * 63, b"\0"]), max_size=3),
+    st.lists(st.sampled_from([b"a", b"nacos", b"os"]), max_size=2),
+)
+def test_a_name_is_under_another_when_its_last_labels_are_those(below: list[bytes], above: list[bytes]) -> None:
+    for labels in (below, [*below, *above]):
+        expected = not above or labels[-len(above) :] == above
+
+        assert is_under(name_to_wire(labels), name_to_wire(above)) == expected
 
 
 @given(st.binary(max_size=300), st.integers(min_value=0, max_value=320))

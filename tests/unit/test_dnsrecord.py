@@ -8,6 +8,7 @@ import dns.message
 import pytest
 
 from nacosdns.core import dnswire
+from nacosdns.core.dnsname import name_to_wire
 from nacosdns.core.model import Answer, Query
 from nacosdns.errors import WireError
 
@@ -60,3 +61,14 @@ def test_s18_what_is_no_address_makes_no_address_record(text: str) -> None:
 def test_a_text_that_no_record_can_hold_is_refused() -> None:
     with pytest.raises(WireError, match="text"):
         dnswire.txt(NAME, 1, [b"x" * 65400])
+
+
+@pytest.mark.parametrize("size", [1, 63, 180, 255])
+def test_the_soa_of_a_name_of_any_length_can_be_read(size: int) -> None:
+    labels = [b"x" * min(63, size - 2 - at) for at in range(0, size - 1, 64) if size - 2 - at > 0]
+    zone = name_to_wire(labels)
+    packet = dnswire.render(QUERY, Answer(authority=(dnswire.soa(zone, 1, 1, 1),)), size_max=65535)
+    (rrset,) = dns.message.from_wire(packet).authority
+
+    assert rrset.name.to_wire() == rrset[0].mname.to_wire() == zone
+    assert rrset[0].rname.to_wire() in {zone, b"\nhostmaster" + zone}

@@ -93,6 +93,30 @@ def test_a_page_that_replaces_another_takes_its_packets_with_it() -> None:
     assert len(ask(prepared, packet_of()).rr) == 2  # type: ignore[union-attr]
 
 
+def test_a_renewed_page_takes_the_place_of_its_former_and_what_stays_keeps_its_packets() -> None:
+    prepared = Prepared()
+    changed, same, gone = page(3), page(4), page(5)
+    names = [text_name(f"{word}.nacos") for word in ("changed", "same", "gone")]
+    for name, made in zip(names, (changed, same, gone), strict=True):
+        prepared.keep(name, 1, made)
+        ask_often(prepared, packet_of(name))
+    query = dnswire.parse_query(packet_of(text_name("txt.nacos")))
+    for _ in range(2):
+        prepared.keep_reply(query, negative(query), cell=9, until=99.0, about=(SERVICE,))
+    prepared.renew(SERVICE, {changed: page(2), same: same, page(9): page(8)})
+
+    assert [prepared.page(name, 1) is not None for name in names] == [True, True, False]
+    assert list(prepared.packets) == [packet_of(names[1])[2:]]
+    assert len(ask(prepared, packet_of(names[0])).rr) == 2  # type: ignore[union-attr]
+    assert prepared.page(names[1], 1) is same
+    assert prepared.similar(packet_of(text_name("txt.nacos"))[2:]) is None
+    assert len(prepared.pages_of(SERVICE)) == 2
+
+    prepared.drop(SERVICE)
+
+    assert (prepared.packets, prepared.page_count, prepared.packets_bytes, prepared.pages_bytes) == ({}, 0, 0, 0)
+
+
 def test_all_packets_of_one_page_share_one_rotation_and_follow_its_windows() -> None:
     prepared = table(page(2, weights=[7.0, 30.0]))
     asked = [packet_of(), packet_of(payload=1232), packet_of(text_name("Orders.Nacos"))]

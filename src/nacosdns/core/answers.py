@@ -7,8 +7,10 @@ of its instances added; SRV has one record an instance, its target never compres
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from operator import sub
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -28,8 +30,23 @@ PORT_NAME_KEYS = ("port_name", "protocol")
 WEIGHT_MAX = 65535
 PACKED_MAX = 16_384
 """Addresses of which the bytes are remembered: about 200 bytes each."""
-TARGETS_MAX = 4_096
+TARGETS_MAX = 8_192
+INSTANCES_A_SLICE = 250
 _FAMILIES = {0: 0, 4: 4, 16: 6}
+
+Made = TypeVar("Made")
+Slices = Generator[None, None, Made]
+"""Work that pauses after each slice of it, where others may have their turn."""
+
+
+def at_once(slices: Slices[Made]) -> Made:
+    """The same work without a pause."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            made: Made = end.value
+            return made
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -113,18 +130,26 @@ def _packed(address: str) -> bytes:
 
 def addresses(choice: Choice, kind: RecordType, ttl_s: int) -> Material:
     """A or AAAA: each address once, weights of equal addresses added; an alias when there are host names only."""
+    return at_once(addresses_in_slices(choice, kind, ttl_s))
+
+
+def addresses_in_slices(choice: Choice, kind: RecordType, ttl_s: int) -> Slices[Material]:
+    """As ``addresses``."""
     size = 4 if kind is RecordType.A else 16
     texts = [instance.address for instance in choice.instances]
     packed = list(map(_packed, texts))
     sizes = set(map(len, packed))
     if sizes == {0}:
         return Material(alias=texts[0])
+    if size not in sizes:
+        return Material()
     weights = [instance.weight for instance in choice.instances]
     tiers = choice.tiers
     if sizes != {size} or len(set(packed)) < len(packed):
         texts, packed, weights, tiers = _each_once(choice, packed, size)
     head = dnsrecord.record_head(kind, ttl_s, size)
     wires = tuple([head + address for address in packed])
+    yield
     return Material(wires, (), tuple(map(Member, texts, weights)), tuple(tiers))
 
 
@@ -148,18 +173,29 @@ def services(choice: Choice, zone: bytes, ttl_s: int) -> Material:
 
     Instances of equal address, port and tier (they differ in their cluster) are one record of their weights together.
     """
+    return at_once(services_in_slices(choice, zone, ttl_s))
+
+
+def services_in_slices(choice: Choice, zone: bytes, ttl_s: int) -> Slices[Material]:
+    """As ``services``."""
     if len({(one.address, one.port) for one in choice.instances}) < len(choice.instances):
         choice = _merged(choice)
     instances = choice.instances
-    scaled = scale_weights([instance.weight for instance in instances])
-    targets = [_target(instance.address, zone, ttl_s) for instance in instances]
-    wires = tuple(
-        dnsrecord.srv_wire(ttl_s, tier, weight, instance.port, target)
-        for instance, tier, weight, (target, _) in zip(instances, choice.tiers, scaled, targets, strict=True)
-    )
+    weights = [instance.weight for instance in instances]
+    yield
+    records = list(zip(instances, choice.tiers, scale_weights(weights), strict=True))
+    wires: list[bytes] = []
+    glue_wires: list[bytes] = []
+    for at in range(0, len(records), INSTANCES_A_SLICE):
+        yield
+        for instance, tier, weight in records[at : at + INSTANCES_A_SLICE]:
+            target, glue = _target(instance.address, zone, ttl_s)
+            wires.append(dnsrecord.srv_wire(ttl_s, tier, weight, instance.port, target))
+            glue_wires.append(glue)
+    yield
     identities = [f"{i.address}:{i.port}:{i.cluster}" for i in instances]
-    members = tuple(map(Member, identities, [instance.weight for instance in instances]))
-    return Material(wires, tuple(glue for _, glue in targets), members, choice.tiers)
+    members = tuple(map(Member, identities, weights))
+    return Material(tuple(wires), tuple(glue_wires), members, choice.tiers)
 
 
 def _merged(choice: Choice) -> Choice:
@@ -191,7 +227,7 @@ def scale_weights(weights: Sequence[float]) -> list[int]:
         rounded = list(map(round, scaled))
         if max(rounded, default=0) > WEIGHT_MAX:
             break
-        if all(abs(value - whole) < 1e-9 for value, whole in zip(scaled, rounded, strict=True)):
+        if max(map(abs, map(sub, scaled, rounded)), default=0.0) < 1e-9:
             return [whole or 1 for whole in rounded]
     factor_to_fit = WEIGHT_MAX / max(weights, default=1.0)
     return [max(1, min(WEIGHT_MAX, round(weight * factor_to_fit))) for weight in weights]

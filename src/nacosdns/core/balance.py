@@ -8,7 +8,9 @@ step; a window costs no more than its draws, never a pass over all members for e
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections import defaultdict
 from difflib import get_close_matches
+from functools import lru_cache
 from hashlib import blake2b
 from heapq import heappop, heapreplace, nsmallest
 from itertools import accumulate
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 CYCLE_MAX = 32
 """The longest cycle that a balancer tells: the length of a window of the book."""
+
+HASHES_MAX = 16_384
+"""Members of which the hash is remembered: about 200 bytes each."""
 
 Orders = tuple[tuple[int, ...], ...]
 
@@ -80,21 +85,22 @@ class Weighted:
         del identity
         live = _live(members)
         self._idle = _idle(members, live, rng)
-        rings = _rings(live, rng)
+        self._rings = rings = _Rings(live, rng)
         self._picks = _cycle_of_picks(rings, _small_parts(live.weights))
         self.cycle = len(self._picks)
         self._at = 0
-        self._rings = rings
-        self._due = sorted((ring.time(0), at) for at, ring in enumerate(rings))
+        self._due: list[tuple[float, int]] = []
 
     def __repr__(self) -> str:
-        size = sum(ring.size for ring in self._rings)
+        size = sum(map(len, self._rings.members))
         return f"<Weighted {size} members, {len(self._idle)} without weight, cycle={self.cycle}>"
 
     def window(self, count: int, places: int, client: bytes = b"") -> Orders:
         """As Balancer; the client does not matter."""
         del client
         step = self._step_in_cycle if self.cycle else self._step
+        if not self.cycle and not self._due:
+            self._due = self._rings.begin()
         return tuple(step(places) for _ in range(count))
 
     def _step_in_cycle(self, places: int) -> tuple[int, ...]:
@@ -103,101 +109,104 @@ class Weighted:
         return (*picks, *self._idle)[:places]
 
     def _step(self, places: int) -> tuple[int, ...]:
-        order = self._rings[0].next(places) if len(self._rings) == 1 else self._merged(places)
+        rings = self._rings
+        order = rings.next(0, places) if len(rings.members) == 1 else self._merged(places)
         if len(order) < places:
             order += self._idle[: places - len(order)]
         if self._due:
             _, at = self._due.pop(0)
-            ring = self._rings[at]
-            ring.turn += 1
-            insort(self._due, (ring.time(0), at))
+            rings.turns[at] += 1
+            insort(self._due, (rings.time(at, 0), at))
         return tuple(order)
 
     def _merged(self, places: int) -> list[int]:
         """The next members of all rings by their times; the first ``places`` come from as many rings at most."""
+        rings = self._rings
         heads = [(time, at, 0) for time, at in self._due[:places]]  # sorted, so it is a heap
         order: list[int] = []
         while heads and len(order) < places:
             _, at, ahead = heads[0]
-            ring = self._rings[at]
-            order.append(ring.member(ahead))
-            if ahead + 1 < ring.size:
-                heapreplace(heads, (ring.time(ahead + 1), at, ahead + 1))
+            members = rings.members[at]
+            order.append(members[0] if len(members) == 1 else rings.member(at, ahead))
+            if ahead + 1 < len(members):
+                heapreplace(heads, (rings.time(at, ahead + 1), at, ahead + 1))
             else:
                 heappop(heads)
         return order
 
 
-class _Ring:
-    """Members of equal weight, which take turns: the k-th turn of them all comes at (k + offset) / rate.
+class _Rings:
+    """Members of equal weight form a ring and take turns: its k-th turn comes at (k + offset) / rate.
 
-    Their order is drawn as far as it is needed: most rings of a thousand are dropped before they came round once.
+    Rings begin at random points; the one that picks first begins at once. What is known of them stands side by side, a
+    list for each thing, and the order in a ring is drawn as far as it is needed: there may be as many as members, and
+    most are dropped before they came round once.
     """
 
-    __slots__ = ("_drawn", "_members", "_rng", "offset", "rate", "size", "turn")
+    __slots__ = ("_drawn", "_rng", "members", "offsets", "rates", "turns")
 
-    def __init__(self, members: list[int], weight: float, offset: float, rng: random.Random) -> None:
-        self._members = members
-        self._drawn = 0
+    def __init__(self, live: _Live, rng: random.Random) -> None:
+        alike: defaultdict[float, list[int]] = defaultdict(list)
+        if live.alike:
+            alike[live.weights[0]] += live.indexes
+        else:
+            for index, weight in zip(live.indexes, live.weights, strict=True):
+                alike[weight].append(index)
+        self.members = list(alike.values())
+        self.rates = [weight * len(ring) for weight, ring in alike.items()]
+        self.offsets = [0.0] * len(self.rates)
+        if len(self.rates) > 1:
+            draw = rng.random
+            self.offsets = [draw() for _ in self.rates]
+            self.offsets[rng.choices(range(len(self.rates)), self.rates)[0]] = 0.0
+        self.turns = [0] * len(self.rates)
+        self._drawn = [0] * len(self.rates)
         self._rng = rng
-        self.size = len(members)
-        self.rate = weight * self.size
-        self.offset = offset
-        self.turn = 0
 
-    def time(self, ahead: int) -> float:
-        """When the turn ``ahead`` of the next one comes."""
-        return (self.turn + ahead + self.offset) / self.rate
+    def begin(self) -> list[tuple[float, int]]:
+        """When the first turn of each comes, the soonest first."""
+        times = [offset / rate for offset, rate in zip(self.offsets, self.rates, strict=True)]
+        return [(times[at], at) for at in sorted(range(len(times)), key=times.__getitem__)]
 
-    def member(self, ahead: int) -> int:
+    def time(self, at: int, ahead: int) -> float:
+        """When the turn ``ahead`` of the next one of a ring comes."""
+        return (self.turns[at] + ahead + self.offsets[at]) / self.rates[at]
+
+    def member(self, at: int, ahead: int) -> int:
         """Whose turn that is."""
-        at = (self.turn + ahead) % self.size
-        if at >= self._drawn:
-            self._draw(at + 1)
-        return self._members[at]
+        members = self.members[at]
+        place = (self.turns[at] + ahead) % len(members)
+        if place >= self._drawn[at]:
+            self._draw(at, place + 1)
+        return members[place]
 
-    def next(self, count: int) -> list[int]:
-        """The next members, each once."""
-        start = self.turn % self.size
-        self._draw(min(start + count, self.size))
-        found = self._members[start : start + count]
-        return found + self._members[: min(start, count - len(found))]
+    def next(self, at: int, count: int) -> list[int]:
+        """The next members of a ring, each once."""
+        members = self.members[at]
+        start = self.turns[at] % len(members)
+        self._draw(at, min(start + count, len(members)))
+        found = members[start : start + count]
+        return found + members[: min(start, count - len(found))]
 
-    def _draw(self, until: int) -> None:
-        members, random, size = self._members, self._rng.random, self.size
-        for at in range(self._drawn, until):
-            other = at + int(random() * (size - at))
-            members[at], members[other] = members[other], members[at]
-        self._drawn = max(self._drawn, until)
-
-
-def _rings(live: _Live, rng: random.Random) -> list[_Ring]:
-    """A ring for each weight, begun at a random point; the one that picks first begins at once."""
-    if not live.indexes:
-        return []
-    alike: dict[float, list[int]] = {}
-    if len(set(live.weights)) == 1:
-        return [_Ring(list(live.indexes), live.weights[0], 0.0, rng)]
-    for index, weight in zip(live.indexes, live.weights, strict=True):
-        alike.setdefault(weight, []).append(index)
-    first = rng.choices(list(alike), [weight * len(group) for weight, group in alike.items()])[0]
-    starts = memoryview(rng.randbytes(8 * len(alike))).cast("Q")  # one call: each of the system's costs as ten draws
-    return [
-        _Ring(group, weight, 0.0 if weight == first else start / (_MASK + 1), rng)
-        for (weight, group), start in zip(alike.items(), starts, strict=True)
-    ]
+    def _draw(self, at: int, until: int) -> None:
+        members, random = self.members[at], self._rng.random
+        size = len(members)
+        for place in range(self._drawn[at], until):
+            other = place + int(random() * (size - place))
+            members[place], members[other] = members[other], members[place]
+        self._drawn[at] = max(self._drawn[at], until)
 
 
-def _cycle_of_picks(rings: Sequence[_Ring], parts: Sequence[int]) -> tuple[int, ...]:
+def _cycle_of_picks(rings: _Rings, parts: Sequence[int]) -> tuple[int, ...]:
     """The picks of one cycle of a weighted round robin, when it is short; else none."""
     if not parts:
         return ()
-    least = min(ring.rate / ring.size for ring in rings)
+    least = min(rate / len(members) for rate, members in zip(rings.rates, rings.members, strict=True))
     scale = min(parts)
     times = [
-        (ring.time(turn), at, ring.member(turn))
-        for at, ring in enumerate(rings)
-        for turn in range(round(ring.rate / least * scale))
+        (rings.time(at, turn), at, rings.member(at, turn))
+        for at, rate in enumerate(rings.rates)
+        for turn in range(round(rate / least * scale))
     ]
     return tuple(index for _, _, index in sorted(times))
 
@@ -298,7 +307,7 @@ class Hash:
         self._identity = identity
         self._idle = _idle(members, live, rng)
         self._members = [
-            (_hash(members[index].identity.encode("utf-8", "surrogatepass")), 1.0 / weight, index)
+            (_hash_of(members[index].identity), 1.0 / weight, index)
             for index, weight in zip(live.indexes, live.weights, strict=True)
         ]
 
@@ -321,6 +330,12 @@ class Hash:
         return ((*order, *self._idle)[:places],) * count
 
 
+@lru_cache(maxsize=HASHES_MAX)
+def _hash_of(identity: str) -> int:
+    """Of a member: a push brings a thousand, all but one known already."""
+    return _hash(identity.encode("utf-8", "surrogatepass"))
+
+
 def _hash(content: bytes) -> int:
     return int.from_bytes(blake2b(content, digest_size=8).digest())
 
@@ -329,21 +344,25 @@ class _Live(NamedTuple):
     """The members that can be picked: their indexes, and their weights as parts of the heaviest."""
 
     indexes: Sequence[int]
-    weights: tuple[float, ...]
+    weights: Sequence[float]
+    alike: bool
 
 
 def _live(members: tuple[Member, ...]) -> _Live:
     """The members with a weight; when none has any, all of them alike."""
     weights = [member.weight for member in members]
-    if len(set(weights)) == 1:
-        return _Live(range(len(members)), (1.0,) * len(members))
-    indexes = [index for index, weight in enumerate(weights) if 0.0 < weight < inf]
-    if not indexes:
-        return _Live(range(len(members)), (1.0,) * len(members))
-    chosen = weights if len(indexes) == len(weights) else [weights[index] for index in indexes]
-    heaviest = max(chosen)
-    least = heaviest * _LIGHTEST
-    return _Live(indexes, tuple([weight / heaviest if weight > least else _LIGHTEST for weight in chosen]))
+    indexes: Sequence[int] = range(len(members))
+    least, most = min(weights, default=0.0), max(weights, default=0.0)
+    if not 0.0 < least <= sum(weights) < inf:  # never so when one of them is no number
+        indexes = [index for index, weight in enumerate(weights) if 0.0 < weight < inf]
+        weights = [weights[index] for index in indexes]
+        least, most = min(weights, default=0.0), max(weights, default=0.0)
+    if least == most:
+        indexes = indexes or range(len(members))
+        return _Live(indexes, (1.0,) * len(indexes), alike=len(indexes) > 0)
+    if least > most * _LIGHTEST:
+        return _Live(indexes, [weight / most for weight in weights], alike=False)
+    return _Live(indexes, [max(weight / most, _LIGHTEST) for weight in weights], alike=False)
 
 
 def _idle(members: tuple[Member, ...], live: _Live, rng: random.Random) -> list[int]:

@@ -21,9 +21,10 @@ from nacosdns.core.spelling import folded_of
 from nacosdns.core.suffixes import Suffixes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nacosdns.core.model import Snapshot
+    from nacosdns.core.page import Page
     from nacosdns.core.spelling import FoldedKey
 
 DECODED_MAX = 32
@@ -125,7 +126,7 @@ class Book:
         key = known.key
         folded = folded_of(key)
         service = service_id(folded)
-        packed = self._pack(known.body)
+        packed = self.packed(known)
         self.groups.add(key.group)
         held = self._services.get(service)
         if held is None:
@@ -140,6 +141,24 @@ class Book:
                 return
         self._absent.clear()
         self.prepared.drop(service)
+
+    def replaced_by(self, known: Known) -> bytes | None:
+        """What this value takes the place of, and answers otherwise; None unless it is the one value of a followed service."""
+        held = self._services.get(service_of(known.key))
+        if held is None or isinstance(held, dict):
+            return None
+        former, newer = _said_decoder.decode(_plain(held)), _said_decoder.decode(known.body)
+        return held if newer.live and former.key == newer.key and not former.holds_on(newer) else None
+
+    def replace(self, known: Known, packed: bytes, *, former: bytes, renewed: Mapping[Page, Page]) -> None:
+        """As ``update``, with pages made of this value beforehand, when nothing happened to the service meanwhile."""
+        service = service_of(known.key)
+        if self._services.get(service) is not former:
+            self.update(known)
+            return
+        self._services[service] = packed
+        self._absent.clear()
+        self.prepared.renew(service, renewed)
 
     def remove(self, key: ServiceKey) -> bool:
         """The service is gone. Returns whether it was known."""
@@ -164,10 +183,10 @@ class Book:
         if held is None:
             return None
         if not isinstance(held, dict):
-            return self._decode(held)
+            return self.decoded(held)
         self.clashes += 1
         exact = next((key for key in held if key.service == asked), None)
-        return self._decode(held[exact or min(held)])
+        return self.decoded(held[exact or min(held)])
 
     def knows(self, folded: FoldedKey) -> bool:
         """Whether a service of this folded key is known."""
@@ -211,11 +230,12 @@ class Book:
         held = self._services.get(service, {})
         return any(needle in _plain(packed) for packed in (held.values() if isinstance(held, dict) else (held,)))
 
-    def _pack(self, body: msgspec.Raw) -> bytes:
-        return zlib.compress(body, 1) if len(self._services) >= PACKED_FROM else bytes(body)
+    def packed(self, known: Known) -> bytes:
+        """The value as the book holds it."""
+        return zlib.compress(known.body, 1) if len(self._services) >= PACKED_FROM else bytes(known.body)
 
-    def _decode(self, packed: bytes) -> Snapshot:
-        """A snapshot; the last few are kept, for a change is asked for by one type after the other."""
+    def decoded(self, packed: bytes) -> Snapshot:
+        """The snapshot in it; the last few are kept, for a change is asked for by one type after the other."""
         snapshot = self._decoded.get(packed)
         if snapshot is None:
             snapshot = self._decoded[packed] = decode_snapshot(_plain(packed))

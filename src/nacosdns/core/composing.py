@@ -94,9 +94,7 @@ class Composer:
         return self.plain(query, Answer(answers=(Record(query.name, _HINFO, policy.ttl_s, rdata),)))
 
     def canary(self, query: Query) -> Reply:
-        """The name that proves that a front answers."""
-        if query.type != RecordType.A:
-            return self.plain(query, Answer())
+        """The address of the name that proves that a front answers."""
         record = dnsrecord.address_record(query.name, 0, CANARY_ADDRESS)
         return self.plain(query, Answer(answers=(record,)))
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LABEL_BYTES_MAX = 63
+POINTERS_MAX = 127  # a name has no more labels than this, and a pointer for each is more than anybody writes
 NAME_BYTES_MAX = 255
 HEADER_BYTES = 12
 ROOT = b"\x00"
@@ -64,20 +65,36 @@ def fold(name: bytes) -> bytes:
     return name.lower()
 
 
+def is_under(name: bytes, above: bytes) -> bool:
+    """Whether a wire name is ``above`` or lies below it; both folded. A label that only ends alike does not count."""
+    at, start = 0, len(name) - len(above)
+    while at < start:
+        at += 1 + name[at]
+    return at == start and name.endswith(above)
+
+
+def ending(name: bytes, like: bytes) -> bytes:
+    """The end of a wire name that has as many labels as ``like``; the whole name when it has no more."""
+    labels = labels_of(name)
+    return name_to_wire(labels[max(0, len(labels) - len(labels_of(like))) :])
+
+
 def read_name(packet: bytes, at: int) -> tuple[bytes, int]:
     """The name that begins at ``at``, uncompressed and in its own case, and the offset behind it.
 
-    Pointers must lead strictly backwards, behind the header: a chain of them ends (RFC 1035 4.1.4). Label types 0x40
-    and 0x80 are refused (RFC 6891 5). WireError on anything else.
+    Pointers must lead strictly backwards, behind the header: a chain of them ends (RFC 1035 4.1.4), and after
+    POINTERS_MAX it is none that a name needs: many records that begin a long one would cost seconds (RFC 9267 2).
+    Label types 0x40 and 0x80 are refused (RFC 6891 5). WireError on anything else.
     """
     pieces: list[bytes] = []
-    size, end, lowest = 1, 0, at
+    size, end, lowest, pointers = 1, 0, at, 0
     try:
         while length := packet[at]:
             if length >= 0xC0:
                 end = end or at + 2
                 at = (length & 0x3F) << 8 | packet[at + 1]
-                if not HEADER_BYTES <= at < lowest:
+                pointers += 1
+                if not HEADER_BYTES <= at < lowest or pointers > POINTERS_MAX:
                     raise WireError("malformed")
                 lowest = at
                 continue

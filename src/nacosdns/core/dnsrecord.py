@@ -10,6 +10,7 @@ from ipaddress import AddressValueError, IPv6Address
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from nacosdns.core.dnsname import NAME_BYTES_MAX
 from nacosdns.core.model import Record, RecordType
 from nacosdns.errors import WireError
 
@@ -90,9 +91,15 @@ def key_value(key: str, value: str) -> bytes:
 
 
 def soa(zone: bytes, ttl_s: int, serial: int, minimum_s: int) -> Record:
-    """The SOA of a zone (RFC 1035 3.3.13); the zone itself stands as primary, ``hostmaster`` in it as mailbox."""
+    """The SOA of a zone (RFC 1035 3.3.13); the zone itself stands as primary, ``hostmaster`` in it as mailbox.
+
+    A zone that leaves no room for ``hostmaster`` is its own mailbox.
+    """
+    mailbox = b"\x0ahostmaster" + zone
+    if len(mailbox) > NAME_BYTES_MAX:
+        mailbox = zone
     timers = _SOA.pack(serial & 0xFFFFFFFF, 3600, 600, 86400, minimum_s)
-    return Record(zone, RecordType.SOA, ttl_s, zone + b"\x0ahostmaster" + zone + timers)
+    return Record(zone, RecordType.SOA, ttl_s, zone + mailbox + timers)
 
 
 def ns(name: bytes, ttl_s: int, target: bytes) -> Record:

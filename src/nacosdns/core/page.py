@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from nacosdns.core.balance import Balancer
     from nacosdns.core.model import Query
+    from nacosdns.core.rendering import Recipe
 
 WINDOW = 32
 WINDOW_S = 0.02
@@ -80,6 +81,7 @@ class Page:
 
     ``records`` are wire bytes whose owner is a pointer to the question; ``take`` is how many an answer holds; ``service``
     is the book's key of the service. ``turns`` counts the places of the window, which holds a short cycle several times.
+    ``recipe`` makes the page anew when the service changes; ``digest`` tells whether that would be another one (0: unknown).
     """
 
     __slots__ = (
@@ -89,12 +91,14 @@ class Page:
         "cell",
         "cursor",
         "cuts",
+        "digest",
         "drawn_at",
         "entries",
         "glue",
         "kind",
         "mark",
         "question",
+        "recipe",
         "renewals",
         "service",
         "take",
@@ -111,7 +115,9 @@ class Page:
         balancer: Balancer,
         take: int,
         cell: int,
+        window: Window | None = None,
     ) -> None:
+        """``window``: what ``first_window`` said, when it was asked before."""
         self.service = service
         self.question = b""
         self.kind = 0
@@ -121,11 +127,13 @@ class Page:
         self.drawn_at = NEVER
         self.mark = 0xFF
         self.renewals = 0
+        self.recipe: Recipe | None = None
+        self.digest = 0
         self.entries: list[Entry] | None = None
         self.balancer: Balancer | None = balancer
-        cycle = balancer.cycle
-        if 0 < cycle <= WINDOW and not balancer.per_client:
+        if _repeats_soon(balancer):
             self.balancer = None
+            cycle = balancer.cycle
             orders = balancer.window(cycle, len(records))
             if _turn_round(orders, len(records)):
                 records = [records[index] for index in orders[0]]
@@ -135,7 +143,7 @@ class Page:
                 self.window = _shared(tuple(order[: self.take] for order in orders))
             self.turns = WINDOW // cycle * cycle
         else:
-            self.window = self._draw(balancer)
+            self.window = window or _drawn(balancer, self.take)
             self.turns = len(self.window.orders)
         self.blob = b"".join(records)
         self.bounds = _bounds(tuple(map(len, records)))
@@ -158,14 +166,14 @@ class Page:
         return PAGE_BYTES + len(self.blob) + sum(map(len, self.glue)) + own
 
     @property
+    def in_use(self) -> bool:
+        """Whether it was asked for since it was made."""
+        return self.cursor >= 0
+
+    @property
     def per_client(self) -> bool:
         """Whether each client has orders of its own, so that nothing is prepared."""
         return self.balancer is not None and self.balancer.per_client
-
-    def _draw(self, balancer: Balancer) -> Window:
-        """The next window of a balancer that does not repeat itself soon, or that wants to know the client."""
-        count = 1 if balancer.per_client else WINDOW
-        return Window(balancer.window(count, min(PLACES, self.take)), (-1,) * count)
 
     def _all(self, order: Order) -> Iterator[int]:
         """An order to the last place: the drawn ones, then the others as they stand."""
@@ -189,7 +197,7 @@ class Page:
         """
         self.cursor = 0
         if self.balancer is not None and not self.drawn_at <= now < self.drawn_at + WINDOW_S:
-            self.window = self._draw(self.balancer)
+            self.window = _drawn(self.balancer, self.take)
             self.drawn_at = now
             self.renewals += 1
             for entry in self.entries or ():
@@ -362,6 +370,21 @@ class Entry:
     def empty(self) -> None:
         """What was prepared no longer holds: the next query begins anew. ``replies`` stay, for they may be on their way."""
         self.vectors = []
+
+
+def first_window(balancer: Balancer, take: int) -> Window | None:
+    """The first window of a page of ``take`` records an answer; None of a balancer whose cycle the page itself holds."""
+    return None if _repeats_soon(balancer) else _drawn(balancer, take)
+
+
+def _repeats_soon(balancer: Balancer) -> bool:
+    return 0 < balancer.cycle <= WINDOW and not balancer.per_client
+
+
+def _drawn(balancer: Balancer, take: int) -> Window:
+    """The next window of a balancer that does not repeat itself soon, or that wants to know the client."""
+    count = 1 if balancer.per_client else WINDOW
+    return Window(balancer.window(count, min(PLACES, take)), (-1,) * count)
 
 
 def _turn_round(orders: tuple[Order, ...], members: int) -> bool:

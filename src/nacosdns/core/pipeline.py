@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nacosdns.core import answers, dnsname, dnsrecord
-from nacosdns.core.balance import balancer_type, tiered
 from nacosdns.core.book import service_id, service_of
 from nacosdns.core.composing import CANARY, Composer, Reply
 from nacosdns.core.metrics import query_cell
-from nacosdns.core.model import Answer, Query, Rcode, Record, RecordType, ServiceKey, Source
+from nacosdns.core.model import Answer, Query, Rcode, Record, RecordType, ServiceKey, Source, Zone
 from nacosdns.core.naming import (
     WHY_NOTHING,
+    ZONE_BYTES_MAX,
     AddressName,
     Apex,
     Marker,
@@ -27,7 +27,8 @@ from nacosdns.core.naming import (
     Prefix,
     ServiceName,
 )
-from nacosdns.core.page import Page, shape_of
+from nacosdns.core.page import shape_of
+from nacosdns.core.rendering import Rendering
 from nacosdns.core.spelling import fold_text, folded_of
 from nacosdns.errors import WireError
 
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     from nacosdns.core.balance import Balancer
     from nacosdns.core.book import Book
     from nacosdns.core.frames import Names as CatalogueNames
-    from nacosdns.core.model import Policy, Snapshot, Zone
+    from nacosdns.core.model import Policy, Snapshot
     from nacosdns.core.naming import Candidate, Names, Target
+    from nacosdns.core.page import Page
     from nacosdns.core.policy import Policies
 
 MISSES_MAX = 20_000
@@ -48,7 +50,9 @@ ALIAS_CHECK_S = 60.0
 STALE_PAUSE_S = 5.0
 LASTING_S = 5.0  # so long an unchanging answer is repeated before it is decided anew
 UNSURE_S = 1.0  # the same while what it rests on may change without a word about its services
-_REFUSED_TYPES = {RecordType.AXFR, RecordType.IXFR}
+_CANARY_ZONE = Zone(name=CANARY)
+_TRANSFERS = frozenset({RecordType.AXFR, RecordType.IXFR})
+_META_TYPES = frozenset({RecordType.OPT, *range(128, RecordType.ANY)})  # no data has them (RFC 6895 3.1)
 
 
 class Forward(msgspec.Struct, frozen=True, gc=False):
@@ -111,13 +115,12 @@ class Pipeline:
     ) -> None:
         self._names = names
         self._policies = policies
-        self._balancers = balancers
+        self._rendering = Rendering(policies, balancers, rng, settings.identity)
         self._book = book
         self._prepared = book.prepared
         self._say = Composer(policies, settings.nameserver)
         self._allowed = allowed
         self._judges = judges
-        self._rng = rng
         self._settings = settings
         self._misses: dict[tuple[str, str, str], tuple[float, float]] = {}
         self._paused: dict[ServiceKey, float] = {}
@@ -180,7 +183,7 @@ class Pipeline:
         return (
             self._names.is_plainly_outside(query.name)
             and query.klass == 1
-            and query.type not in _REFUSED_TYPES
+            and query.type not in _META_TYPES
             and (edns is None or edns.version == 0)
             and query.name != CANARY
             and self.admits(query.client)
@@ -200,11 +203,14 @@ class Pipeline:
         if page is not None and query.klass == 1:
             self.asked[page.service] = None
             return self._from_page(query, page)
-        if query.klass != 1 or query.type in _REFUSED_TYPES:
+        if query.klass != 1 or query.type in _TRANSFERS:
             return self._say.refusal(query)
+        if query.type in _META_TYPES:
+            return self._say.plain(query, Answer(rcode=Rcode.FORMERR, authoritative=False))
         if query.name == CANARY:
-            return self._say.canary(query)
-        target = self._names.resolve(query.labels)
+            is_there = query.type == RecordType.A
+            return self._say.canary(query) if is_there else self._say.negative(query, _CANARY_ZONE, Rcode.NOERROR)
+        target = self._resolve(query)
         outcome = self._by_name(query, target, now, wall)
         return self._lasting(outcome, target, now) if isinstance(outcome, Reply) and not outcome.turns else outcome
 
@@ -231,7 +237,17 @@ class Pipeline:
         self.why = []
         self.service = None
         if query.klass == 1 and query.name != CANARY:
-            self._by_name(query, self._names.resolve(query.labels), now, wall)
+            self._by_name(query, self._resolve(query), now, wall)
+
+    def _resolve(self, query: Query) -> Target:
+        """What the name means; its zone is spelled as the question spells it, for xn-- and UTF-8 are two names in DNS."""
+        target = self._names.resolve(query.labels)
+        if isinstance(target, Outside) or query.name.endswith(target.zone.name):
+            return target
+        name = dnsname.ending(query.name, target.zone.name)
+        if len(name) > ZONE_BYTES_MAX:
+            return target  # no room for the names that we make below it
+        return msgspec.structs.replace(target, zone=msgspec.structs.replace(target.zone, name=name))
 
     def _by_name(self, query: Query, target: Target, now: float, wall: float) -> Outcome:
         match target:
@@ -241,12 +257,12 @@ class Pipeline:
                 return self._say.apex(query, zone)
             case Marker(zone=zone):
                 self.why.append("an empty name between the zone and its services")
-                return self._say.negative(query, zone, Rcode.NOERROR)
+                return self._say.negative(query, _soa_zone(query, zone), Rcode.NOERROR)
             case AddressName(zone=zone, address=address):
                 return self._address(query, zone, address)
             case Nothing(zone=zone, why=why):
                 self.why.append(WHY_NOTHING[why])
-                return self._say.negative(query, zone, Rcode.NXDOMAIN)
+                return self._say.negative(query, _soa_zone(query, zone), Rcode.NXDOMAIN)
             case ServiceName():
                 return self._service(query, target, now, wall)
 
@@ -275,20 +291,21 @@ class Pipeline:
             return Search(address)
         if not known:
             self.why.append("neither the address of a known instance nor in an allowed network")
-            return self._say.negative(query, zone, Rcode.NXDOMAIN)
+            return self._say.negative(query, _soa_zone(query, zone), Rcode.NXDOMAIN)
         if query.type == RecordType.ANY:
             return self._say.minimal_any(query, self._policies.base)
         if query.type != (RecordType.A if family == 4 else RecordType.AAAA):
-            return self._say.negative(query, zone, Rcode.NOERROR)
+            return self._say.negative(query, _soa_zone(query, zone), Rcode.NOERROR)
         record = dnsrecord.address_record(query.name, self._policies.base.ttl_s, address)
         return self._say.plain(query, Answer(answers=(record,)))
 
     # --- services
 
     def _service(self, query: Query, target: ServiceName, now: float, wall: float) -> Outcome:
+        zone = _soa_zone(query, target.zone)
         if target.prefix is Prefix.GRPC_CONFIG and not self._policies.resolve(target.candidates[0].asked).grpc_config:
             self.why.append("no gRPC service config is configured for this service")
-            return self._say.negative(query, target.zone, Rcode.NXDOMAIN, target.candidates[0].asked)
+            return self._say.negative(query, zone, Rcode.NXDOMAIN, target.candidates[0].asked)
         wanted: list[ServiceKey] = []
         for candidate in target.candidates:
             snapshot = self._book.find(candidate.folded, candidate.asked)
@@ -299,11 +316,11 @@ class Pipeline:
                 wanted += candidate.spellings
         if self._book.suffixes.covers(target):
             self.why.append("an empty name above known services")
-            return self._say.negative(query, target.zone, Rcode.NOERROR)
+            return self._say.negative(query, zone, Rcode.NOERROR)
         if wanted:
             return Lookup(tuple(dict.fromkeys(wanted))[:3], self._settings.lookup_s)
         self.why.append("the registry does not know this service")
-        return self._say.negative(query, target.zone, Rcode.NXDOMAIN, target.candidates[0].asked)
+        return self._say.negative(query, zone, Rcode.NXDOMAIN, target.candidates[0].asked)
 
     def _rechecks_later(self, target: ServiceName, candidate: Candidate, missed_at: float, now: float) -> bool:
         """A dotted name that was missed lately, when the alias after it is a known service: looked up again in a minute."""
@@ -342,14 +359,15 @@ class Pipeline:
         self.urgent |= not snapshot.live
         self.service = snapshot
         policy = self._policies.resolve(snapshot.key.service)
+        zone = _soa_zone(query, target.zone)
         if target.prefix is Prefix.GRPC_CONFIG:
             records = answers.grpc_config(query.name, policy)
-            return self._say.records(query, target.zone, policy, records, exists=bool(records), wanted=RecordType.TXT)
+            return self._say.records(query, zone, policy, records, exists=bool(records), wanted=RecordType.TXT)
         if not self._exists(snapshot, target):
-            return self._say.negative(query, target.zone, Rcode.NXDOMAIN, policy=policy)
+            return self._say.negative(query, zone, Rcode.NXDOMAIN, policy=policy)
         if target.prefix is Prefix.PROTOCOL:
             self.why.append("an empty name above the SRV names of a service")
-            return self._say.negative(query, target.zone, Rcode.NOERROR, policy=policy)
+            return self._say.negative(query, zone, Rcode.NOERROR, policy=policy)
         choice = answers.choose(snapshot, policy, target.cluster)
         if choice.why:
             self.none_healthy += 1
@@ -376,7 +394,7 @@ class Pipeline:
         self, query: Query, target: ServiceName, snapshot: Snapshot, policy: Policy, choice: answers.Choice
     ) -> Reply | Chase:
         kind = query.type
-        zone = target.zone
+        zone = _soa_zone(query, target.zone)
         if kind == RecordType.ANY:
             return self._say.minimal_any(query, policy)
         if target.prefix is Prefix.SRV and kind != RecordType.SRV:
@@ -385,37 +403,32 @@ class Pipeline:
             return self._say.records(
                 query, zone, policy, answers.texts(choice, query.name, policy), exists=True, wanted=kind
             )
-        if kind == RecordType.SRV:
-            material = answers.services(choice, zone.name, policy.ttl_s)
-            service = service_of(snapshot.key)
+        if kind in {RecordType.A, RecordType.AAAA, RecordType.SRV}:
+            return self._paged(query, target, snapshot, policy, choice)
+        if kind == RecordType.CNAME:
+            alias = answers.addresses(choice, RecordType.A, policy.ttl_s).alias
+            return self._say.cname(query, zone, policy, alias)
+        if kind == RecordType.SOA and zone.name == query.name:
+            return self._say.apex(query, zone)
+        return self._say.negative(query, zone, Rcode.NOERROR, policy=policy)
+
+    def _paged(
+        self, query: Query, target: ServiceName, snapshot: Snapshot, policy: Policy, choice: answers.Choice
+    ) -> Reply | Chase:
+        """From a page, which is made now and kept with its recipe."""
+        service = service_of(snapshot.key)
+        port = target.port if target.prefix is Prefix.SRV else ""
+        kind = RecordType(query.type)
+        recipe = self._rendering.recipe(kind, zone=target.zone.name, cluster=target.cluster, port=port)
+        material = recipe.material(choice, policy)
+        if kind is RecordType.SRV:
             for instance in choice.instances:
                 self._book.tell_address(instance.address, service)
-        elif kind in {RecordType.A, RecordType.AAAA}:
-            material = answers.addresses(choice, RecordType(kind), policy.ttl_s)
-        elif kind == RecordType.CNAME:
-            material = answers.addresses(choice, RecordType.A, policy.ttl_s)
-            return self._say.cname(query, zone, policy, material.alias)
-        else:
-            return self._say.negative(query, zone, Rcode.NOERROR, policy=policy)
         if material.alias:
             return self._chase(query, material.alias, policy)
         if not material.wires:
-            return self._say.negative(query, zone, Rcode.NOERROR, policy=policy)
-        return self._page(query, target, snapshot, policy, material)
-
-    def _page(
-        self, query: Query, target: ServiceName, snapshot: Snapshot, policy: Policy, material: answers.Material
-    ) -> Reply:
-        kind = balancer_type(policy.balancer, self._balancers)
-        balancer = tiered(kind, material.members, material.tiers, self._rng, self._settings.identity)
-        page = Page(
-            service_of(snapshot.key),
-            material.wires,
-            material.glue_wires,
-            balancer=balancer,
-            take=policy.answers or len(material.wires),
-            cell=query_cell("zone", query.type, Rcode.NOERROR, 1, over_tcp=False),
-        )
+            return self._say.negative(query, _soa_zone(query, target.zone), Rcode.NOERROR, policy=policy)
+        page = recipe.page(service, material, policy)
         if self._owns_name(snapshot.key, target):
             self._prepared.keep(query.name, query.type, page)
         return self._from_page(query, page)
@@ -445,19 +458,10 @@ class Pipeline:
             target = dnsname.text_name(alias)
         except WireError:
             self.why.append(f"the instance address {alias!r} is neither an address nor a host name")
-            return self._say.plain(query, Answer(rcode=Rcode.SERVFAIL))
+            return self._say.failure(query)
         record = dnsrecord.cname(query.name, policy.ttl_s, target)
         question = target + query.type.to_bytes(2, "big") + b"\x00\x01"
-        inner = Query(
-            query.id,
-            query.flags,
-            question,
-            dnsname.fold(target),
-            query.type,
-            edns=query.edns,
-            over_tcp=True,
-            client=b"",
-        )
+        inner = Query(query.id, query.flags, question, dnsname.fold(target), query.type, edns=query.edns, over_tcp=True)
         return Chase(record, inner)
 
     def is_down(self, namespace: str) -> bool:
@@ -477,3 +481,12 @@ class Pipeline:
     ) -> Reply:
         """The alias and what it led to; the rcode is that of its end (RFC 6604), and so is the SOA of a denial."""
         return self._say.plain(query, Answer(rcode=rcode, answers=(alias, *chased), authority=soa))
+
+
+def _soa_zone(query: Query, zone: Zone) -> Zone:
+    """The zone whose SOA goes with a denial: resolvers keep none of a SOA that is not above the name (RFC 2308 5).
+
+    A bare name lies in no zone of ours. It is its own, so that nothing is said of the zones above it.
+    """
+    is_inside = dnsname.is_under(query.name, zone.name)
+    return zone if is_inside else msgspec.structs.replace(zone, name=query.name)

@@ -17,7 +17,7 @@ from nacosdns.core.page import WINDOW, Entry, Fixed, Page, Shape, shape_of
 from nacosdns.errors import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from nacosdns.core.model import Query
 
@@ -268,10 +268,26 @@ class Prepared:
 
     # --- what is dropped
 
-    def drop(self, service: str) -> None:
-        """This service changed."""
+    def renew(self, service: str, renewed: Mapping[Page, Page]) -> None:
+        """This service changed, and of some of its pages there are new ones, or they stay as they are.
+
+        A new page takes the place of the one that it was made from, and of no other: that one may be gone by now.
+        """
+        present = self._pages_of.get(service, ())
+        staying = tuple(page for page in present if renewed.get(page) is page)
+        self.drop(service, but=staying)
+        for page in present:
+            new = renewed.get(page, page)
+            if new is not page:
+                self.keep(page.question[:-4], int.from_bytes(page.question[-4:-2], "big"), new)
+
+    def drop(self, service: str, *, but: tuple[Page, ...] = ()) -> None:
+        """This service changed; ``but`` these of its pages say the same as before."""
         for page in self._pages_of.pop(service, ()):
-            self._forget(page)
+            if page not in but:
+                self._forget(page)
+        if but:
+            self._pages_of[service] = but
         for fixed in tuple(self._fixed_of.get(service, ())):
             self._drop_fixed(fixed)
 
@@ -343,6 +359,10 @@ class Prepared:
                 entry.page.entries.remove(entry)
 
     # --- what is in use
+
+    def pages_of(self, service: str) -> tuple[Page, ...]:
+        """The pages of this service."""
+        return self._pages_of.get(service, ())
 
     def services(self) -> list[str]:
         """The services that have pages."""

@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
         while end - at >= 2 and self.waiting < PIPELINE_MAX and self._takes_more:
             size = (buffer[at] << 8) + buffer[at + 1]
             if size < MESSAGE_BYTES_MIN:
-                self.close()
+                self._ended = self._given_up = True
                 break
             if end - at < 2 + size:
                 break
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
     def _adjust_reading(self) -> None:
         if self._closing or self._transport is None:
             return
-        full = self.waiting >= PIPELINE_MAX or self._paused
+        full = self.waiting >= PIPELINE_MAX or self._paused or self._given_up
         if full and self._transport.is_reading():
             self._transport.pause_reading()
         elif not full and not self._transport.is_reading() and not self._ended:
@@ -216,7 +216,8 @@ class Connection(asyncio.Protocol):
     def give_up(self) -> None:
         """One message gets no answer (it was a reply, or could not be read at all): the client is none of DNS.
 
-        What it asked before is answered, and then the connection ends.
+        What it asked before is answered, nothing more is read, and then the connection ends. So it goes with a length
+        that is below a header's.
         """
         self.waiting = max(0, self.waiting - 1)
         self._ended = self._given_up = True
