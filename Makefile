@@ -5,7 +5,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes: compile once
-.PHONY: help setup run demo test bench bench-peers bench-storm bench-scale bench-idle freshness chaos check lint types arrows meta format reference replay clean
+.PHONY: help setup run demo test bench bench-peers bench-storm bench-scale bench-idle freshness clients chaos check lint types arrows meta format reference replay fuzz clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ bench-scale: $(READY) ## 100 to 100,000 services: CPU per query, pauses, start, 
 bench-idle: $(READY) ## wake-ups, CPU, requests and memory while hardly anybody asks, on a real Nacos
 	@$(BIN)/python bench/idle.py $(ARGS)
 
+clients: $(READY) ## what real clients make of answers: the table of docs/clients.md (root)
+	@$(BIN)/python tests/real/clients/measure.py
+
 freshness: $(READY) ## from a push to the changed answer, on a real Nacos
 	@$(BIN)/python bench/freshness.py $(ARGS)
 
@@ -51,6 +54,9 @@ chaos: $(READY) ## kill, stop, cut, fill and damage everything, under load; the 
 
 replay: $(READY) ## only the scenarios on virtual time
 	$(BIN)/python -m pytest tests/replay $(ARGS)
+
+fuzz: $(READY) ## wound what comes from outside for a minute: make fuzz ARGS="--seconds 600 --only query"
+	@$(BIN)/python tests/fuzz/fuzz.py $(ARGS)
 
 check: lint types arrows meta ## everything that reads the code without running it
 

@@ -152,3 +152,20 @@ def test_the_quick_rendering_of_many_records_is_the_careful_one(
 
     assert [str(rr.rdata) for rr in quick.rr] == [f"10.0.0.{index}" for index in picked]
     assert bool(quick.header.tc) == (len(picked) < count - short and size_max != 65535)
+
+
+@pytest.mark.parametrize("count", [20, 32, 48, 60, 64])
+@pytest.mark.parametrize("stride", [2, 3, 6])
+def test_a_client_that_hears_every_second_or_sixth_answer_hears_of_every_member(count: int, stride: int) -> None:
+    """S33: by UDP, then by TCP, which glibc does three times: each reply is a turn."""
+    made = page(count)
+    asked = query(tcp=True)
+    heard = Counter()
+    for turn in range(100 * count):
+        packet = made.reply(asked.question, shape_of(asked), made.step(turn * 0.05))
+        if turn % stride == 0:
+            heard[packet[10 + len(asked.question) + 12 :][:4]] += 1  # the first address
+    share = 100 / stride
+
+    assert len(heard) == count
+    assert max(heard.values()) <= 2 * share

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from nacosdns.core import dnswire
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WINDOW = 32
 WINDOW_S = 0.02
+SHIFT_S = 1.0
 NEVER = -1.0
 PLACES = 8
 LARGE = 16
@@ -37,6 +38,7 @@ _COUNTS = tuple(
 """Without and with OPT: the counts of answers, authority and additional records, by the number of answers."""
 
 Order = tuple[int, ...]
+Place = TypeVar("Place", Order, int)
 
 
 class Shape:
@@ -192,12 +194,23 @@ class Page:
     def turn(self, now: float) -> int:
         """The first place of the window, at its end.
 
-        It is replayed when it repeats itself, or when it is younger than WINDOW_S, for a window costs as much
-        as a hundred answers; else it is drawn anew, and the prepared replies of all its packets no longer hold.
+        It is replayed when it is younger than WINDOW_S, for a window costs as much as a hundred answers; else it is
+        drawn anew, and the prepared replies of all its packets no longer hold. One that repeats itself is kept for
+        SHIFT_S. Each begins elsewhere in its turns than the one before: a client that asks twice for each answer (by
+        UDP, then by TCP) hears every second turn, and would else never be told half of the members first.
         """
         self.cursor = 0
-        if self.balancer is not None and not self.drawn_at <= now < self.drawn_at + WINDOW_S:
-            self.window = _drawn(self.balancer, self.take)
+        kept_s = SHIFT_S if self.balancer is None else WINDOW_S
+        if self.balancer is None and self.drawn_at == NEVER:
+            self.drawn_at = now
+        if not self.drawn_at <= now < self.drawn_at + kept_s:
+            if self.balancer is None:
+                self.window = Window(_begun_later(self.window.orders), _begun_later(self.window.starts))
+                self.cuts = _begun_later(self.cuts)
+            else:
+                orders, starts = _drawn(self.balancer, self.take)
+                at = _scattered(self.renewals) % len(orders)
+                self.window = Window(orders[at:] + orders[:at], starts)
             self.drawn_at = now
             self.renewals += 1
             for entry in self.entries or ():
@@ -402,6 +415,19 @@ def _turning(members: int, take: int) -> Window:
     twice = tuple(range(members)) * 2
     starts = tuple(range(members)) if take == members < _COUNTED else (-1,) * members
     return Window(tuple(twice[at : at + take] for at in range(members)), starts)
+
+
+@lru_cache(maxsize=SHARED_MAX)
+def _begun_later(places: tuple[Place, ...]) -> tuple[Place, ...]:
+    """A cycle begun at its second place; the same object for equal cycles."""
+    return places[1:] + places[:1]
+
+
+def _scattered(number: int) -> int:
+    """A number that has no period in common with any count of members."""
+    number = number * 0x9E3779B1 & 0xFFFFFFFF
+    number = (number ^ number >> 15) * 0x85EBCA77 & 0xFFFFFFFF
+    return number ^ number >> 13
 
 
 @lru_cache(maxsize=SHARED_MAX)
