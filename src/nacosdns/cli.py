@@ -10,7 +10,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from nacosdns import commands
+from nacosdns import commands, host_commands
 from nacosdns.config_load import DEFAULT_PATH
 from nacosdns.errors import ConfigError, ControlError, NacosdnsError, StartError
 
@@ -59,18 +59,32 @@ def parser() -> argparse.ArgumentParser:
     asking.add_argument("type", metavar="TYPE", nargs="?", default="A", help="record type (default A)")
     verb("services", commands.services, "list the services that the running bridge knows")
     verb("status", commands.status, "show every part of the running bridge")
+    verb("upgrade", commands.upgrade, "put the installed code in the place of the running one, without a lost query")
     _register(verb("register", commands.register, "keep instances registered until told to stop"))
-    cache = verbs.add_parser(
-        "cache", help="what the running bridge keeps", description="What the running bridge keeps."
-    )
-    kept = cache.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    kept = _group(verbs, "cache", "what the running bridge keeps")
     verb("list", commands.cache_list, "list the outside names that are kept", kept)
     flush = verb("flush", commands.cache_flush, "end protection of a service, or forget an outside name, at once", kept)
     flush.add_argument("name", metavar="NAME", help="as in orders.nacos")
     verb("accept", commands.cache_accept, "believe what Nacos says now: ends the brake", kept)
+    doctor = verb("doctor", host_commands.doctor, "say what is wrong with this host, and what to do")
+    doctor.add_argument("--fix", action="store_true", help="put right what can be put right safely")
+    doctor.add_argument("--root", metavar="DIR", default="/", help="look at the files below DIR (default /)")
+    kept = _group(verbs, "resolvconf", "this host's resolv.conf")
+    verb("show", host_commands.resolvconf_show, "show resolv.conf as it is and as the guard wants it", kept)
+    guard = verb(
+        "guard", host_commands.resolvconf_guard, "keep our address first in resolv.conf until told to stop", kept
+    )
+    guard.add_argument("--restore", action="store_true", help="give resolv.conf back when told to stop")
+    verb("restore", host_commands.resolvconf_restore, "give resolv.conf back as it was before the guard", kept)
     verb("check", commands.check, "say whether a configuration can be used, and if not, where and why")
     verb("plugins", commands.plugins, "list the balancers that a policy may name")
     return root
+
+
+def _group(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str) -> object:
+    """A verb that has verbs below it."""
+    group = verbs.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
+    return group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 class _Version(argparse.Action):

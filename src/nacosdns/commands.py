@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ import msgspec
 from nacosdns import config as configuration
 from nacosdns import report
 from nacosdns.config_load import DEFAULT_PATH, load, load_static, read_password
-from nacosdns.edge import admin, logs
-from nacosdns.errors import ConfigError, StartError
+from nacosdns.edge import admin, logs, rights
+from nacosdns.errors import ConfigError, ControlError, StartError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from nacosdns.config import Config
 
 CONTROL_SOCKET = "control.sock"
+UPGRADE_DEADLINE_S = 300.0
+UPGRADE_POLL_S = 0.2
 
 
 def configured(arguments: Namespace) -> Config:
@@ -44,15 +47,20 @@ def run(arguments: Namespace) -> int:
     """`nacosdns run`: the bridge, until it is told to stop."""
     if os.name != "posix":
         raise StartError("nacosdns runs on Linux and other Unix systems only")
-    from nacosdns.supervisor import Supervisor  # noqa: PLC0415  # no other command needs it
+    from nacosdns import supervisor, upgrading  # noqa: PLC0415  # no other command needs them
 
     def read() -> tuple[Config, str]:
         config = configured(arguments)
         return config, read_password(config)
 
-    config, password = read()
-    logs.configure(config.log.level, role="supervisor")
-    return asyncio.run(Supervisor(config, password, read).run())
+    errand = upgrading.errand(os.environ)
+    if errand is None:
+        return supervisor.main(read)
+    if errand.result_fd < 0:
+        return supervisor.main(read, state_fd=errand.state_fd)
+    from nacosdns import self_check  # noqa: PLC0415  # only new code does it, before it takes the place of the old
+
+    return self_check.main(errand, read, supervisor.MODULES)
 
 
 def ask(arguments: Namespace) -> int:
@@ -78,6 +86,31 @@ def status(arguments: Namespace) -> int:
     parts = [answer.get("keeper"), *(answer.get("fronts") or {}).values()]
     failed = any(not isinstance(part, dict) or "error" in part for part in parts)
     return 1 if failed or answer["supervisor"]["covered"] else 0
+
+
+def upgrade(arguments: Namespace) -> int:
+    """`nacosdns upgrade`: the installed code takes the place of the running one; 1 when it did not, and why."""
+    path = control_socket(configured(arguments))
+    began: Any = admin.call(path, "upgrade", {})
+    ends = time.monotonic() + UPGRADE_DEADLINE_S
+    last = began
+    while last["state"] not in {"done", "failed"}:
+        if time.monotonic() > ends:
+            raise ControlError(f"the upgrade did not end within {UPGRADE_DEADLINE_S:g} s ({last['state']}); see the log")
+        time.sleep(UPGRADE_POLL_S)
+        last = _upgrade_state(path, last)
+        if last["number"] != began["number"]:
+            raise ControlError("nacosdns was started anew during the upgrade; see the log")
+    _show(arguments, last, lambda facts: f"upgrade {report.upgraded(facts)}")
+    return 0 if last["state"] == "done" else 1
+
+
+def _upgrade_state(path: Path, before: dict[str, Any]) -> Any:  # noqa: ANN401  # as the bridge has it
+    """How it stands now; as before, when nobody answers: just then the new code takes the place of the old."""
+    try:
+        return admin.call(path, "upgrade.state", {}) or {"number": 0, "state": ""}
+    except ControlError:
+        return before
 
 
 def cache_list(arguments: Namespace) -> int:
@@ -146,9 +179,15 @@ def register(arguments: Namespace) -> int:
     return asyncio.run(registering.hold(wish, config, lambda: read_password(config)))
 
 
+def control_socket(config: Config) -> Path:
+    """Where the bridge of this configuration is asked: in its state directory, or where it is without a disk."""
+    directory = Path(config.cache.dir)
+    paths = [path / CONTROL_SOCKET for path in (directory, *rights.refuges(directory))]
+    return next(filter(admin.is_alive, paths), paths[0])
+
+
 def _call(arguments: Namespace, verb: str, **values: object) -> Any:  # noqa: ANN401  # each verb answers in its own shape
-    path = Path(configured(arguments).cache.dir) / CONTROL_SOCKET
-    return admin.call(path, verb, values)
+    return admin.call(control_socket(configured(arguments)), verb, values)
 
 
 def _show(arguments: Namespace, answer: Any, spell: Callable[[Any], str]) -> None:  # noqa: ANN401  # likewise

@@ -256,12 +256,31 @@ class Log(_Section, frozen=True):
     queries: Annotated[str, Meta(description='Query log: "off", "all", "errors" or a sample "1/100".')] = "off"
 
 
+class Host(_Section, frozen=True):
+    """[host]: what we keep right on this host beside our own files."""
+
+    guard: Annotated[
+        bool,
+        Meta(description="Keep our address first in resolv.conf, as `nacosdns resolvconf guard` does."),
+    ] = False
+    nodes: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="IP addresses of cluster nodes on port 53, which know our zones: they stand behind our own address; two at most."
+        ),
+    ] = ()
+    restore_on_stop: Annotated[bool, Meta(description="The guard gives resolv.conf back when it is told to stop.")] = (
+        False
+    )
+    resolv_conf: Annotated[str, Meta(description="The file that the guard keeps.")] = "/etc/resolv.conf"
+
+
 class StaticInstance(_Section, frozen=True):
     """One instance of a static service."""
 
     ip: Annotated[str, Meta(description="IP address or host name.")]
     port: Annotated[int, Meta(description="Port.", ge=0, le=65535)] = 0
-    weight: Annotated[float, Meta(description="Weight.", ge=0)] = 1.0
+    weight: Annotated[float, Meta(description="Weight, at most 10,000 as in Nacos.", ge=0, le=10_000)] = 1.0
     healthy: Annotated[bool, Meta(description="Counts as healthy.")] = True
     enabled: Annotated[bool, Meta(description="Takes part at all.")] = True
     cluster: Annotated[str, Meta(description="Nacos cluster name.")] = "DEFAULT"
@@ -296,6 +315,7 @@ class Config(_Section, frozen=True):
     forward: Forward = Forward()
     web: Web = Web()
     log: Log = Log()
+    host: Host = Host()
     static: tuple[Static, ...] = ()
     static_file: Annotated[str, Meta(description="TOML file with [[static]] tables, watched for changes.")] = ""
 

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from nacosdns.config import host_port, namespace_id, wire_name
+from nacosdns.config import host_port, names, namespace_id, wire_name
 from nacosdns.core import access
 from nacosdns.errors import WireError
 
@@ -29,8 +29,10 @@ BALANCERS = ("weighted", "random", "round_robin", "hash")
 BALANCER_GROUP = "nacosdns.balancers"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _GRPC_CONFIG_BYTES_MAX = 16_000
+_NODES_MAX = 2
 _INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
-_SAMPLE = re.compile(r"1/[1-9][0-9]*")
+_COUNT = re.compile(r"0*[1-9][0-9]{0,17}")
+_SAMPLE = re.compile(r"1/[1-9][0-9]{0,8}")
 
 
 class Complaint(NamedTuple):
@@ -55,6 +57,7 @@ def complaints(config: Config) -> Iterator[Complaint]:
                 ("policy", pattern, "accept_before"), "belongs to all services", "write it in [policy] itself"
             )
     yield from _rest(config)
+    yield from _host(config)
     yield from _static(config)
 
 
@@ -94,7 +97,8 @@ def _is_address(text: str) -> bool:
         ipaddress.ip_address(text)
     except ValueError:
         return False
-    return True
+    _, scoped, interface = text.partition("%")
+    return not scoped or bool(_INTERFACE.fullmatch(interface))
 
 
 def _is_network(text: str) -> bool:
@@ -130,10 +134,10 @@ def _server_fault(entry: str) -> str:
     if entry.startswith("[") or entry.count(":") > 1:
         return "is an IPv6 address, which nacos-sdk-python 3.2 cannot use"
     try:
-        host_port(entry)
+        host, _ = host_port(entry)
     except ValueError as error:
         return str(error)
-    return ""
+    return "" if host.isprintable() and " " not in host else "no host has such a name"
 
 
 def _zones(config: Config) -> Iterator[Complaint]:
@@ -188,6 +192,15 @@ def _names(config: Config) -> Iterator[Complaint]:
             yield Complaint(("namespaces", alias), f'"{target}" is an alias itself', "write the id of the namespace")
         if alias == "public" and target not in {"", "public"}:
             yield Complaint(("namespaces", alias), "means the namespace public", "take another alias")
+    yield from _clashes(config)
+
+
+def _clashes(config: Config) -> Iterator[Complaint]:
+    """Zones and aliases of which each is right, but that cannot stand beside each other (core/naming.py)."""
+    try:
+        names(config)
+    except ValueError as error:
+        yield Complaint(("zone",), str(error), "write zones and aliases that differ by more than letter case")
 
 
 def _policy(section: PolicySection, path: Path) -> Iterator[Complaint]:
@@ -217,19 +230,19 @@ def _policy(section: PolicySection, path: Path) -> Iterator[Complaint]:
 
 
 def _is_count(answers: int | str) -> bool:
-    return str(answers).isascii() and str(answers).isdigit() and int(answers) > 0
+    return bool(_COUNT.fullmatch(str(answers)))
 
 
 def _grpc_config_fault(text: str) -> str:
+    if len(text.encode()) > _GRPC_CONFIG_BYTES_MAX:
+        return f"has more than {_GRPC_CONFIG_BYTES_MAX} bytes"
     try:
         value = json.loads(text)
     except ValueError as error:
         return f"is not JSON: {error}"
-    if not isinstance(value, dict):
-        return "is JSON, but not an object"
-    if len(text.encode()) > _GRPC_CONFIG_BYTES_MAX:
-        return f"has more than {_GRPC_CONFIG_BYTES_MAX} bytes"
-    return ""
+    except RecursionError:
+        return "is nested too deeply"
+    return "" if isinstance(value, dict) else "is JSON, but not an object"
 
 
 def _is_time(text: str) -> bool:
@@ -239,7 +252,24 @@ def _is_time(text: str) -> bool:
         return False
 
 
+def _paths(config: Config) -> Iterator[Complaint]:
+    nacos = config.nacos
+    files: dict[Path, str] = {
+        ("nacos", "password_file"): nacos.password_file,
+        ("nacos", "ca_file"): nacos.ca_file,
+        ("nacos", "cert_file"): nacos.cert_file,
+        ("nacos", "key_file"): nacos.key_file,
+        ("cache", "dir"): config.cache.dir,
+        ("forward", "resolv_conf"): config.forward.resolv_conf,
+        ("static_file",): config.static_file,
+    }
+    for path, file in files.items():
+        if "\0" in file:
+            yield Complaint(path, "holds a zero byte, which no name of a file does", "write a path")
+
+
 def _rest(config: Config) -> Iterator[Complaint]:
+    yield from _paths(config)
     if not config.cache.dir.startswith("/"):
         yield Complaint(("cache", "dir"), f'"{config.cache.dir}" is not absolute', "write a path that starts with /")
     for entry in config.forward.upstreams:
@@ -254,6 +284,20 @@ def _rest(config: Config) -> Iterator[Complaint]:
         yield Complaint(
             ("log", "queries"), f'"{config.log.queries}" is not known', 'write "off", "all", "errors" or "1/100"'
         )
+
+
+def _host(config: Config) -> Iterator[Complaint]:
+    section = config.host
+    for node in section.nodes:
+        if not _is_address(node):
+            yield Complaint(("host", "nodes"), f'"{node}" is not an IP address', "write addresses without a port")
+    if len(section.nodes) > _NODES_MAX:
+        yield Complaint(("host", "nodes"), "holds more than two", "glibc reads three servers, and the first is ours")
+    if not section.resolv_conf.startswith("/") or "\0" in section.resolv_conf:
+        yield Complaint(("host", "resolv_conf"), f'"{section.resolv_conf}" is not absolute', "write a path")
+    if section.guard and config.forward.resolv_conf == section.resolv_conf:
+        remedy = 'leave forward.resolv_conf at "": the copy that the guard keeps is found'
+        yield Complaint(("forward", "resolv_conf"), "is the file that the guard keeps, which names only us", remedy)
 
 
 def _upstream_fault(entry: str) -> str:

@@ -28,8 +28,9 @@ _Section = typing.TypeVar("_Section")
 DEFAULT_PATH = "/etc/nacosdns/nacosdns.toml"
 ENVIRONMENT_PREFIX = "NACOSDNS_"
 _KUBERNETES_KEYS = ("service_host", "service_port", "port")  # what Kubernetes sets for a Service of our name
+_INTEGER_BITS_MAX = 63  # and a sign: TOML promises no more, and no more can be said to a child
 _TABLES = ("namespaces", "groups")
-_SECTIONS = ("server", "nacos", "policy", "cache", "forward", "web", "log", "zone")
+_SECTIONS = ("server", "nacos", "policy", "cache", "forward", "web", "log", "host", "zone")
 _TOP_KEYS = (*_SECTIONS, *_TABLES, "static", "static_file")
 _HEADER = re.compile(r"(\[\[?)([^\[\]]+)\]\]?\s*(?:#.*)?")
 _KEY = re.compile(r"""((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
@@ -85,7 +86,7 @@ def read_password(config: Config) -> str:
         return ""
     try:
         password = FilePath(path).read_text(encoding="utf-8").strip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} cannot be read ({_reason(error)})",
             key="nacos.password_file",
@@ -99,12 +100,14 @@ def read_password(config: Config) -> str:
 def _read(path: str, *, remedy: str = "name a configuration with -c FILE (config/agent.toml is an example)") -> str:
     try:
         return FilePath(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot be read ({_reason(error)})", file=path, remedy=remedy) from error
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8"
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else "no name of a file"
 
 
 def _parsed(text: str, file: str) -> dict[str, Any]:
@@ -115,6 +118,9 @@ def _parsed(text: str, file: str) -> dict[str, Any]:
         line = int(found.group(1)) if found else text.count("\n") + 1
         what = re.sub(r"\s*\(at .*\)$", "", str(error))
         raise ConfigError(f"not TOML: {what}", file=file, line=line, remedy="correct this line") from error
+    except (ValueError, RecursionError) as error:  # what the reader of TOML has no error of its own for
+        what = "a number has too many digits" if isinstance(error, ValueError) else "values are nested too deeply"
+        raise ConfigError(what, file=file, remedy="no key of ours takes such a value") from error
 
 
 def find_lines(text: str) -> dict[Path, int]:
@@ -123,7 +129,7 @@ def find_lines(text: str) -> dict[Path, int]:
     sizes: dict[Path, int] = {}
     table: Path = ()
     quote = ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if quote:
             quote = "" if quote in line else quote
             continue
@@ -145,7 +151,7 @@ def _parts(dotted: str) -> list[str]:
     except tomllib.TOMLDecodeError:
         return [dotted]
     parts = []
-    while isinstance(value, dict):
+    while isinstance(value, dict) and value:
         (name, value), *_ = value.items()
         parts.append(name)
     return parts
@@ -170,6 +176,8 @@ def _override(raw: dict[str, Any], environ: Mapping[str, str], origin: _Origin) 
         key = word.removeprefix(f"{section}_")
         if not variable.startswith(ENVIRONMENT_PREFIX) or key.startswith(_KUBERNETES_KEYS):
             continue
+        if section or word == "static_file":
+            _refuse_bytes(variable, environ[variable])
         if word == "static_file":
             raw[word] = environ[variable]
             origin.variables[word,] = variable
@@ -180,6 +188,14 @@ def _override(raw: dict[str, Any], environ: Mapping[str, str], origin: _Origin) 
             if isinstance(table, dict):
                 table[key] = environ[variable]
                 origin.variables[section, key] = variable
+
+
+def _refuse_bytes(variable: str, value: str) -> None:
+    """Bytes that are not UTF-8 are in the environment as half characters, which cannot be said to a child."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError("is not UTF-8", file="environment", key=variable, remedy="write it in UTF-8") from error
 
 
 def _override_zone(raw: dict[str, Any], key: str, value: str, variable: str, origin: _Origin) -> None:
@@ -197,7 +213,7 @@ def _build(raw: dict[str, Any], origin: _Origin) -> Config:
     hints = typing.get_type_hints(Config, include_extras=True)
     _refuse_unknown(raw, _TOP_KEYS, (), origin, near=_dotted_keys(hints))
     values: dict[str, Any] = {}
-    for name in ("server", "nacos", "cache", "forward", "web", "log"):
+    for name in ("server", "nacos", "cache", "forward", "web", "log", "host"):
         if name in raw:
             values[name] = _section(hints[name], raw[name], (name,), origin)
     for name in (*_TABLES, "static_file"):
@@ -256,6 +272,8 @@ def _value(value: object, hint: Any, path: Path, origin: _Origin) -> Any:  # noq
     from_text = path in origin.variables
     if from_text and typing.get_origin(typing.get_args(hint)[0]) is tuple:
         value = [part.strip() for part in str(value).split(",") if part.strip()]
+    if isinstance(value, int) and value.bit_length() > _INTEGER_BITS_MAX:
+        raise origin.error(path, "is too large a number", _meaning(hint))
     try:
         return msgspec.convert(value, hint, strict=not from_text)
     except msgspec.ValidationError as error:

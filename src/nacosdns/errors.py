@@ -12,6 +12,8 @@ NacosdnsError
 ├─ UpstreamError          a resolver could not be asked
 ├─ StoreError             the disk did not do what was asked
 │  └─ StoreDamaged        what is on disk cannot be read: it was set aside
+├─ HostError              a file of this host could not be read or written as it must be
+├─ UpgradeError           the new code does not take the place of the running one
 ├─ LinkError              a frame between our processes that we cannot read
 └─ ControlError           the control socket did not answer, or answered no
 
@@ -86,6 +88,14 @@ class StoreError(NacosdnsError):
 
 class StoreDamaged(StoreError):
     """What is on disk cannot be read. It was set aside, never deleted."""
+
+
+class HostError(NacosdnsError):
+    """A file of this host, resolv.conf above all, could not be read or written. Says which, why, and the remedy."""
+
+
+class UpgradeError(NacosdnsError):
+    """The new code cannot or must not take the place of the running one, which goes on. The message says why."""
 
 
 class LinkError(NacosdnsError):

@@ -117,8 +117,8 @@ class FrontControl:
             reasons.append("Nacos is away and this name was never known" if away else "Nacos did not answer in time")
         return reasons
 
-    def gauges(self, counters: Counters) -> None:
-        """What is counted now and then instead of at every change."""
+    def gauges(self, counters: Counters, *, strays: int) -> None:
+        """What is counted now and then instead of at every change; ``strays`` is the total of the upstream edge."""
         counters[metrics.NONE_HEALTHY.first] += self._pipeline.none_healthy
         counters[metrics.SPELLING_CLASHES.first] += self._book.clashes
         self._pipeline.none_healthy = self._book.clashes = 0
@@ -128,6 +128,7 @@ class FrontControl:
             (metrics.UPSTREAM_FAILURES, counts.upstream_failures),
             (metrics.UPSTREAM_TCP_RETRIES, counts.upstream_tcp_retries),
             (metrics.UPSTREAM_SPOOFED, counts.upstream_spoofed),
+            (metrics.UPSTREAM_STRAYS, strays),
             (metrics.STALE_ANSWERS, counts.stale_answers),
             (metrics.EXTERNALS_EVICTED, self._forwarding.outside.evicted),
         ):

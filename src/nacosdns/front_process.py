@@ -138,10 +138,11 @@ class FrontProcess:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             front = self._front
-            front.use_upstream(UpstreamSockets(front.received, front.failed, self._spawn, settled=front.settled))
+            upstream = UpstreamSockets(front.received, front.failed, self._spawn, settled=front.settled)
+            front.use_upstream(upstream)
             self._find_upstreams()
             tasks.create_task(self._join(disk, loaded))
-            tasks.create_task(self._gauges())
+            tasks.create_task(self._gauges(upstream))
             self.activate(self._wanted)
             self._child.ready(len(self._book))
 
@@ -271,6 +272,7 @@ class FrontProcess:
         ends = loop.time() + deadline_s
         while (self._front.busy() or self._tcp.busy()) and loop.time() < ends:  # noqa: ASYNC110  # they share no event
             await asyncio.sleep(DRAIN_STEP_S)
+        self._front.teller.tell_learned()
         self._tcp.close()
         self._front.close()
 
@@ -323,10 +325,10 @@ class FrontProcess:
     def left(self, to: Link) -> None:
         self._front.left(to)
 
-    async def _gauges(self) -> None:
+    async def _gauges(self, upstream: UpstreamSockets) -> None:
         while True:
             self._front.count_batches()
-            self._control.gauges(self._child.counters)
+            self._control.gauges(self._child.counters, strays=upstream.strays)
             for address, health, error in self._control.changed_upstreams():
                 self._child.log.warning("upstream.health", upstream=address, health=health, last_error=error)
             self._child.counters.set(metrics.TCP_CONNECTIONS.first, len(self._tcp))
@@ -345,7 +347,7 @@ class FrontProcess:
             case "cache.flush":
                 return await self._control.flush(str(arguments.get("name", "")))
             case "status":
-                return self._control.status()
+                return self._control.status() | {"tasks": len(asyncio.all_tasks())}
             case "modules":
                 return sorted(sys.modules)
             case _:

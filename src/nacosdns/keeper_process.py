@@ -32,6 +32,7 @@ from nacosdns.edge.watch import PollingWatcher
 from nacosdns.errors import ConfigError, ControlError, WireError
 from nacosdns.keeper import Keeper
 from nacosdns.keeper_control import KeeperControl
+from nacosdns.locating import Locator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +79,8 @@ class KeeperProcess:
         nacos = config.nacos
         if not nacos.servers and not nacos.endpoint:
             return None
-        settings = settings_of(nacos, self._child.password)
+        locator = Locator(config, self._child.log)
+        settings = settings_of(nacos, self._child.password, locate=locator.addresses)
         return NacosRegistry(settings, configuration.namespaces(config), self._child.log)
 
     async def run(self) -> None:
@@ -164,7 +166,7 @@ class KeeperProcess:
             case "services":
                 return self._control.listing()
             case "status":
-                return self._control.status()
+                return self._control.status() | {"tasks": len(asyncio.all_tasks())}
             case "cache.accept":
                 return {"accepted": self._keeper.accept()}
             case "cache.flush":

@@ -15,6 +15,7 @@ from nacosdns import config as configuration
 from nacosdns.core.model import Instance, ServiceKey
 from nacosdns.edge import logs, nacos_http, registrar
 from nacosdns.errors import ConfigError
+from nacosdns.locating import Locator
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -127,7 +128,8 @@ async def hold(wanted: Wish, config: Config, read_password: Callable[[], str]) -
     """
     if not config.nacos.servers and not config.nacos.endpoint:
         raise ConfigError("is empty", key="nacos.servers", remedy="name the Nacos to register in")
-    settings = nacos_http.settings_of(config.nacos, read_password(), read_password)
+    locator = Locator(config, logs.log(), keep=False)
+    settings = nacos_http.settings_of(config.nacos, read_password(), read_password, locator.addresses)
     holder = registrar.Registrar(settings, wanted.service, wanted.instances, logs.log(), probe=wanted.probe)
     task = asyncio.current_task()
     assert task is not None  # a coroutine that runs is some task's

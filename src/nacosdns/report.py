@@ -127,6 +127,10 @@ def status(answer: Mapping[str, Any]) -> str:
         lines.append(f"waiting for {text(own['missing'])}")
     if own.get("covered"):
         lines.append(f"NO FRONT on sockets {text(own['covered'])}: clients get SERVFAIL")
+    if own.get("disk"):
+        lines.append(f"NO DISK: {own['disk']}")
+    if own.get("upgrade"):
+        lines.append(f"last upgrade {upgraded(own['upgrade'])}")
     children = [{**child, "beat": f"{child.get('beat_age_s', 0):.1f} s"} for child in own.get("children") or ()]
     columns = (("role", "child"), ("slot", "slot"), ("pid", "pid"), ("phase", "phase"), ("sockets", "sockets"))
     lines += ["", *table(children, [*columns, ("beat", "heartbeat"), ("failures", "failures")])]
@@ -134,6 +138,12 @@ def status(answer: Mapping[str, Any]) -> str:
     for slot, facts in (answer.get("fronts") or {}).items():
         lines += ["", f"front {slot}", *_facts(facts)]
     return "\n".join(lines)
+
+
+def upgraded(upgrade: Mapping[str, Any]) -> str:
+    """How an upgrade went."""
+    words = {"failed": f"failed: {upgrade['reason']}", "done": f"done: release {upgrade['after']}"}
+    return words.get(upgrade["state"], f"{upgrade['state']}…")
 
 
 def _facts(value: object, indent: str = "  ") -> Iterator[str]:
@@ -170,6 +180,18 @@ def flushed(answer: Mapping[str, Any]) -> str:
     for slot, facts in (answer.get("fronts") or {}).items():
         lines += _facts({f"front {slot}": facts}, "")
     return "\n".join(lines)
+
+
+def findings(rows: Sequence[Mapping[str, Any]], fixed: Sequence[str]) -> str:
+    """What `nacosdns doctor` says: the worst first, what to do below each."""
+    lines: list[str] = []
+    worst = ("error", "warning", "ok")
+    for row in sorted(rows, key=lambda row: worst.index(row["severity"])):
+        lines.append(f"{row['severity'].upper():7}  {row['id']:18}  {row['seen']}")
+        lines += [f"{'':29}{word} {row[key]}" for word, key in (("->", "todo"), (" $", "command")) if row[key]]
+    counts = {word: sum(1 for row in rows if row["severity"] == word) for word in worst}
+    lines += [f"FIXED    {line}" for line in fixed]
+    return "\n".join([*lines, "", f"{counts['error']} errors, {counts['warning']} warnings, {counts['ok']} good"])
 
 
 def facts(value: object) -> str:

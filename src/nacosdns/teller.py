@@ -136,6 +136,12 @@ class Teller:
         if self._learned_timer is None:
             self._learned_timer = asyncio.get_running_loop().call_later(LEARNED_S, self._send_learned)
 
+    def tell_learned(self) -> None:
+        """Tells all that was learned, without waiting for its turn: this process ends."""
+        while learned := list(self._take_learned()):
+            self._unsent += learned
+        self._send_learned()
+
     def _send_learned(self) -> None:
         self._learned_timer = None
         learned = list(self._take_learned())

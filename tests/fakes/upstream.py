@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from dnslib import EDNS0, QTYPE, RCODE, RR, SOA, DNSHeader, DNSRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 class Lie(Enum):
@@ -67,6 +67,9 @@ class Script:
         self.refuses_edns = False  # FORMERR without OPT when the query has one
         self.tcp = "answer"  # or "mute", "close"
         self.lies_over_tcp = False
+        self.says: dict[str, Callable[[str, bytes], Iterable[bytes]]] = {}  # by name: packets for (transport, query)
+        self.streams: dict[str, Callable[[bytes], Iterable[bytes]]] = {}  # by name, over TCP: pieces of the raw stream
+        self.drip_s = 0.1  # between two pieces of a stream
         self.always: str = ""  # an rcode for everything: "SERVFAIL", "REFUSED", "FORMERR", "NOTIMP"
         self.seen: list[Seen] = []
         self._records: dict[tuple[str, str], list[RR]] = {}
@@ -115,13 +118,13 @@ class Script:
 
     def note(self, transport: str, packet: bytes, port: int) -> DNSRecord | None:
         query = DNSRecord.parse(packet)
-        name, rtype = str(query.q.qname).rstrip(".").lower(), QTYPE[query.q.qtype]
+        name, rtype = _name_of(query), QTYPE[query.q.qtype]
         self.seen.append(Seen(transport, name, rtype, query.header.id, port, packet))
         is_mute = name in self.mute_names or rtype in self.mute_types
         return None if is_mute or query.header.qr else query
 
     def reply(self, query: DNSRecord, *, over_tcp: bool) -> bytes:
-        name, rtype = str(query.q.qname).rstrip(".").lower(), QTYPE[query.q.qtype]
+        name, rtype = _name_of(query), QTYPE[query.q.qtype]
         has_opt = any(rr.rtype == QTYPE.OPT for rr in query.ar)
         reply = query.reply(ra=0 if self.is_referring else 1, aa=0)
         if self.is_referring:
@@ -293,7 +296,11 @@ class StubUpstream(Script):
         for lie in self.lies:
             source = self._other if lie is Lie.WRONG_PORT else self._udp
             source.sendto(false_reply(lie, query, packet), client)
-        if self.is_truthful:
+        says = self.says.get(_name_of(query))
+        if says is not None:
+            for said in says("udp", packet):
+                self._udp.sendto(said, client)
+        elif self.is_truthful:
             self._udp.sendto(self.reply(query, over_tcp=False), client)
 
     def _accept(self, sock: socket.socket) -> None:
@@ -328,7 +335,26 @@ class StubUpstream(Script):
     def _tell_over_tcp(self, sock: socket.socket, query: DNSRecord, packet: bytes) -> None:
         for lie in self.lies if self.lies_over_tcp else ():
             self._send_tcp(sock, false_reply(lie, query, packet))
-        self._send_tcp(sock, self.reply(query, over_tcp=True))
+        name = _name_of(query)
+        if name in self.streams:
+            self._drip(sock, list(self.streams[name](packet)))
+        elif name in self.says:
+            for said in self.says[name]("tcp", packet):
+                self._send_tcp(sock, said)
+        else:
+            self._send_tcp(sock, self.reply(query, over_tcp=True))
+
+    def _drip(self, sock: socket.socket, pieces: list[bytes]) -> None:
+        """The pieces, one after the other, while the other side listens."""
+        if not pieces or sock.fileno() == -1:
+            return
+        try:
+            sock.sendall(pieces.pop(0))
+        except OSError:
+            self._forget_socket(sock)
+            return
+        self._order += 1
+        heapq.heappush(self._later, (time.monotonic() + self.drip_s, self._order, lambda: self._drip(sock, pieces)))
 
     def _send_tcp(self, sock: socket.socket, reply: bytes) -> None:
         if sock.fileno() != -1:
@@ -341,6 +367,10 @@ class StubUpstream(Script):
             return
         self._order += 1
         heapq.heappush(self._later, (time.monotonic() + self.delay_s, self._order, call))
+
+
+def _name_of(query: DNSRecord) -> str:
+    return str(query.q.qname).rstrip(".").lower()
 
 
 def false_reply(lie: Lie, query: DNSRecord, packet: bytes) -> bytes:

@@ -6,26 +6,18 @@ import signal
 import socket
 import threading
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Self
 
 import dns.exception
 
 from fakes.asking import addresses, ask, cli, rcode, until_says
 from fakes.running import TWO_ORDERS, Bridge, exchange, packet, until
+from fakes.seen import metrics
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TRUTH = {"10.0.0.1", "10.0.0.2"}
-
-
-def metrics(bridge: Bridge) -> dict[str, float]:
-    """Every series with its value; those of nacosdns without the prefix."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{bridge.web_port}/metrics", timeout=5) as reply:
-        lines = reply.read().decode().splitlines()
-    series = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name.removeprefix("nacosdns_"): float(value) for name, _, value in series}
 
 
 class Asking:

@@ -18,7 +18,7 @@ from fakes.forwarder import Forwarder
 from fakes.upstream import Lie, StubUpstream
 from nacosdns.core.errands import ForwardSettings
 from nacosdns.core.resolvers import ours
-from nacosdns.edge.upstream import Limits, UpstreamSockets
+from nacosdns.edge.upstream import TCP_MESSAGES_MAX, Limits, UpstreamSockets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -347,6 +347,22 @@ def test_a_tcp_failure_says_what_it_was(run: Run, stub: StubUpstream, tcp: str, 
             await edge.settled(token)
 
             assert edge.words == {token: word}
+
+    run(work())
+
+
+def test_messages_without_end_that_are_no_answer_end_their_connection(run: Run, stub: StubUpstream) -> None:
+    """Who never stops sending would else give nobody a turn, on a loop that reads at once what is there."""
+    stub.streams["ext.test"] = lambda query: [b"\0\x0c\0\0" + query[2:12] + (b"\0\x0c" + bytes(12)) * 2000] * 1000
+    stub.drip_s = 0.0
+
+    async def work() -> None:
+        async with sockets() as edge:
+            token = edge.send(stub.address, over_tcp=True)
+            await edge.settled(token)
+
+            assert edge.words == {token: "closed"}
+            assert edge.edge.strays == TCP_MESSAGES_MAX
 
     run(work())
 

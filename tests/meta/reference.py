@@ -14,6 +14,7 @@ from nacosdns.config import (
     Cache,
     Config,
     Forward,
+    Host,
     Log,
     Nacos,
     PolicySection,
@@ -83,7 +84,7 @@ def render() -> str:
     for table, example in (("namespaces", 'prod = "33ea21bc-0000"'), ("groups", 'pay = "com.example.PAY"')):
         out += "\n" + comment(meaning(Config, table)) + f"[{table}]\n# {example}\n"
     out += "\n[policy]\n" + keys(PolicySection) + POLICY_TAIL
-    for head, section in (("[cache]", Cache), ("[forward]", Forward), ("[web]", Web), ("[log]", Log)):
+    for head, section in (("[cache]", Cache), ("[forward]", Forward), ("[web]", Web), ("[log]", Log), ("[host]", Host)):
         out += f"\n{head}\n" + keys(section)
     out += "\n# [[static]]\n" + keys(Static, "# ").replace(
         "# instances = []", '# instances = [{ ip = "10.0.0.1", port = 80 }]'

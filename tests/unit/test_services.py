@@ -283,6 +283,62 @@ def test_the_brake_demotes_instead_of_losing_when_a_fifth_of_the_services_lose_m
     assert world.services.snapshot(keys[9]).demoted == 0
 
 
+def restarted(world: World, keys: list[ServiceKey], listed: ServiceView) -> None:
+    """A new connection on which every service has this list."""
+    world.cut()
+    world.connect()
+    for key in keys:
+        world.push(listed, key)
+
+
+@pytest.mark.parametrize("listed", [view(), view(1)], ids=["nothing", "a third"])
+def test_when_all_stand_to_be_lost_the_first_one_engages_the_brake(listed: ServiceView) -> None:
+    """Nacos was wiped, or restored from an old backup: no answer loses anything until the fifth service is asked again."""
+    world = World()
+    world.connect()
+    keys = services_of(world, 20)
+    restarted(world, keys, listed)
+    fewest = 3
+    while world.now < 400.0 and not all(world.why(key) is Protection.BRAKE for key in keys):
+        world.now += 0.25
+        for key in world.services.due(BOOT + world.now)[:1]:  # the answers come one after the other
+            world.pull(listed, key)
+        fewest = min(fewest, *(len(world.served(key)) for key in keys))
+
+    assert world.services.braked_since
+    assert fewest == 3
+
+
+def test_doubts_that_end_much_later_do_not_engage_the_brake() -> None:
+    """One service is empty for good after a restart, while the providers of the others are still coming back."""
+    world = World(Policy(empty_window_s=45.0))
+    world.connect()
+    keys = services_of(world, 20)
+    world.push(view(), keys[0])
+    world.now = 30.0
+    for key in keys[1:10]:
+        world.push(view(), key)
+    for at in (15.0, 30.0, 45.0, 46.0):
+        world.now = at
+        world.pull(view(), keys[0])
+
+    assert world.served(keys[0]) == []
+    assert not world.services.braked_since
+
+
+def test_doubts_that_were_cleared_up_do_not_engage_the_brake() -> None:
+    world = World()
+    world.connect()
+    keys = services_of(world, 20)
+    restarted(world, keys, view())
+    for key in keys[1:]:
+        world.push(view(1, 2, 3), key)
+    world.pass_time(400.0, view(), keys[0])
+
+    assert world.served(keys[0]) == []
+    assert not world.services.braked_since
+
+
 def test_four_services_of_ten_do_not_brake() -> None:
     world = World()
     world.connect()

@@ -17,6 +17,7 @@ from nacosdns.core.watch import (
     Kill,
     Phase,
     Spawn,
+    Ward,
     Watch,
 )
 
@@ -299,3 +300,48 @@ def test_whatever_happens_each_socket_has_one_reader_or_is_covered(fronts, event
         assert sorted({*read, *play.watch.covered}) == list(range(fronts))
         assert len(read) == len(set(read))
         assert not set(read) & set(play.watch.covered)
+
+
+# An upgrade
+
+
+def taken_over() -> Play:
+    """As the new code finds it: a keeper, a front that reads, its standby, and the front that was tried."""
+    play = Play(web=False)
+    left = [
+        Ward(KEEPER_SLOT, "keeper", 0.0, phase=Phase.READY),
+        Ward(3, "front", 0.0, phase=Phase.READY),
+        Ward(4, "front", 0.0, phase=Phase.READY),
+        Ward(5, "front", 0.0, phase=Phase.READY, reads=(0,)),
+    ]
+    play.watch.adopt(left, [3], play.now, web=False)
+    return play
+
+
+def test_what_an_earlier_supervisor_left_goes_on_as_it_was_until_it_is_renewed():
+    play = taken_over()
+    play.watch.renew("front")
+
+    assert play.watch.wards[5].reads == (0,)
+    assert not play.watch.is_renewed("front")
+    assert play.watch.is_renewed("keeper")
+    assert play.watch.is_renewed("web")
+
+
+def test_the_front_that_was_tried_takes_over_and_the_old_standby_waits_until_there_is_another():
+    play = taken_over()
+    play.watch.renew("front")
+
+    assert play.plan() == [Activate(3, (0,)), Drain(5, 2.0)]
+    assert play.exit(5) == [Spawn(5)]
+    assert play.ready(5) == [Drain(4, 2.0)]
+    assert play.exit(4) == []
+    assert play.watch.is_renewed("front")
+    assert play.reads() == {3: (0,), 5: ()}
+
+
+def test_another_number_of_fronts_and_a_web_are_there_after_it():
+    play = taken_over()
+    play.watch.adopt(list(play.watch.wards.values()), [3], play.now, web=True)
+
+    assert Spawn(WEB_SLOT) in play.plan()

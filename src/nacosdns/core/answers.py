@@ -254,7 +254,7 @@ def only(choice: Choice, word: str, service: str) -> Choice:
     """The instances that ``_WORD._tcp`` means: a port number, the service's own name, or a port name in metadata."""
     if word == fold_text(service):
         return choice
-    if word.isdigit():
+    if word.isascii() and word.isdigit():  # "²" is a digit too, and no number
         kept = [(i, t) for i, t in zip(choice.instances, choice.tiers, strict=True) if i.port == int(word)]
     else:
         kept = [(i, t) for i, t in zip(choice.instances, choice.tiers, strict=True) if _names_port(i, word)]

@@ -99,6 +99,7 @@ _OPTION = Struct("!HH")
 _HEAD = Struct("!HHHHH")
 _OPT_BYTES = 11  # root, type, payload, version and flags, length
 _ALIKE_MAX = 256
+RECORDS_MAX = 16  # behind the question of a query: an OPT, a signature, the SOA of an IXFR; thousands only cost time
 _POINTER_END = 0x4000  # a pointer cannot lead to or behind this offset
 
 
@@ -146,6 +147,8 @@ def _read_head(head: bytes) -> tuple[int, int, int]:
         raise WireError("response")
     if questions != 1:
         raise WireError("questions")
+    if answers + authorities + additionals > RECORDS_MAX:
+        raise WireError("malformed")
     return flags, answers + authorities, additionals
 
 

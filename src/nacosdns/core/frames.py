@@ -210,8 +210,22 @@ _snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
 
 encode = _encoder.encode
 decode_link = _link_decoder.decode
-decode_channel = _channel_decoder.decode
 decode_snapshot = _snapshot_decoder.decode
+
+
+def decode_channel(body: bytes) -> ChannelFrame:
+    """A frame of a channel or of the control socket; MsgspecError for anything else.
+
+    Also for an argument that cannot be read: a child would find that out later, where nobody can be told any more.
+    """
+    try:
+        frame = _channel_decoder.decode(body)
+        if isinstance(frame, Ask):
+            for argument in frame.arguments.values():
+                msgspec.msgpack.decode(argument)
+    except RecursionError as error:
+        raise msgspec.DecodeError("values are nested too deeply") from error
+    return frame
 
 
 def known(snapshot: Snapshot) -> Known:

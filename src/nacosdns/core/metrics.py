@@ -167,7 +167,7 @@ UPSTREAM_FAILURES = _table.counter(
 )
 UPSTREAM_TCP_RETRIES = _table.counter("upstream_tcp_retries_total", "Truncated replies asked again over TCP.", FRONT)
 UPSTREAM_SPOOFED = _table.counter(
-    "upstream_spoofed_total", "Replies ignored: wrong source, id, question or direction.", FRONT
+    "upstream_spoofed_total", "Replies ignored: wrong question or direction, or not to be read.", FRONT
 )
 LINK_DROPS = _table.counter("link_drops_total", "Links given up because the other side did not read.", FRONT, KEEPER)
 LINK_RECONNECTS = _table.counter("link_reconnects_total", "Links made anew.", FRONT)
@@ -206,6 +206,9 @@ WEB_REQUESTS = _table.counter(
 )
 CUT_ANSWERS = _table.counter(
     "cut_answers_total", "Answers by TCP that were cut because a message of 64 KiB cannot hold them.", FRONT
+)
+UPSTREAM_STRAYS = _table.counter(
+    "upstream_strays_total", "Replies under an id that nobody waits for: late ones, and guesses.", FRONT
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.families)

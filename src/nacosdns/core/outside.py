@@ -134,6 +134,10 @@ class Outside:
         offsets, ttl_s = scan.ttl_offsets, scan.ttl_min_s
         if offsets and offsets[-1] >= size_bytes:
             offsets = tuple(offset for offset in offsets if offset < size_bytes)
+        if not ttl_s and offsets:
+            kept = dnswire.with_ttl(
+                kept, offsets, 0
+            )  # one over 2^31 among them counts as 0 for clients too (RFC 2181 8)
         life_max_s = NEGATIVE_LIFE_MAX_S if scan.rcode or not scan.answer_count else LIFE_MAX_S
         ttl_s = min(ttl_s, life_max_s)
         entry = Entry(kept, wall, now, ttl_s, now + ttl_s, offsets)

@@ -61,7 +61,10 @@ class FrameReader:
 def _decode(body: bytes) -> LinkFrame:
     try:
         return decode_link(body)
-    except msgspec.MsgspecError as error:
+    except (
+        msgspec.MsgspecError,
+        RecursionError,
+    ) as error:  # the latter: arrays in arrays, where a body is left encoded
         raise LinkError(f"unreadable frame: {error}") from error
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nacosdns.ports import Log, RegistryListener
 
 _PAGE_SIZE = 20_000  # each page is a scan of all services on the server: one large page
+WEIGHT_MAX = 10_000.0  # the most that a server of today lets through
 _PAGE_TRIES = 3
 
 
@@ -48,8 +49,8 @@ def to_instance(host: Host) -> Instance | None:
 
 
 def _weight(weight: object) -> float:
-    if isinstance(weight, (int, float)) and not isinstance(weight, bool) and math.isfinite(weight) and weight > 0:
-        return float(weight)
+    if isinstance(weight, (int, float)) and not isinstance(weight, bool) and 0 < weight < math.inf:
+        return float(min(weight, WEIGHT_MAX))
     return 0.0
 
 

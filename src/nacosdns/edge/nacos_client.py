@@ -141,7 +141,7 @@ class Client:
         await access.web.refresh()
         await access.account.token()
         server = self._next_server()
-        connection = access.dialer.dial(server)
+        connection = access.dialer.dial(server, await access.web.addresses(server))
         try:
             async with asyncio.timeout(access.settings.connect_timeout_s):
                 await connection.set_up(self.namespace)

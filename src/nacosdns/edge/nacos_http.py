@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import random
     import socket
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from nacosdns.config import Nacos
     from nacosdns.ports import Log
@@ -45,7 +45,10 @@ _RENEW_AGAIN_S = 5.0  # a token younger than this is not renewed because a serve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to reach Nacos. Plain values of the section [nacos]; ``reread_password`` reads the password file again."""
+    """How to reach Nacos. Plain values of the section [nacos]; ``reread_password`` reads the password file again.
+
+    ``locate`` gives the addresses of a host name; without it, libc does.
+    """
 
     servers: tuple[str, ...] = ("127.0.0.1:8848",)
     endpoint: str = ""
@@ -53,6 +56,7 @@ class Settings:
     username: str = ""
     password: str = field(default="", repr=False)
     reread_password: Callable[[], str] | None = None
+    locate: Callable[[str], Awaitable[tuple[str, ...]]] | None = None
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
@@ -62,7 +66,12 @@ class Settings:
     silence_s: float = 10.0
 
 
-def settings_of(section: Nacos, password: str, reread_password: Callable[[], str] | None = None) -> Settings:
+def settings_of(
+    section: Nacos,
+    password: str,
+    reread_password: Callable[[], str] | None = None,
+    locate: Callable[[str], Awaitable[tuple[str, ...]]] | None = None,
+) -> Settings:
     """The settings that a section [nacos] means."""
     return Settings(
         servers=section.servers,
@@ -71,6 +80,7 @@ def settings_of(section: Nacos, password: str, reread_password: Callable[[], str
         username=section.username,
         password=password,
         reread_password=reread_password,
+        locate=locate,
         ca_file=section.ca_file,
         cert_file=section.cert_file,
         key_file=section.key_file,
@@ -149,15 +159,23 @@ class _Received:
 
 
 async def fetch(
-    url: str, *, form: dict[str, str] | None = None, tls: ssl.SSLContext | None = None, timeout_s: float = 3.0
+    url: str,
+    *,
+    form: dict[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = 3.0,
+    addresses: Sequence[str] = (),
 ) -> tuple[int, bytes]:
-    """One request, GET or a POST of ``form``: status and body. RegistryDown when there is no answer in time."""
+    """One request, GET or a POST of ``form``: status and body. RegistryDown when there is no answer in time.
+
+    ``addresses`` are those of its host, where they are known; certificates are still those of the host's name.
+    """
     parts = urlsplit(url)
     secure = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
     port = parts.port or (443 if secure else 80)
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure)
+            reader, writer = await _open(parts.hostname or "", port, secure, addresses)
             try:
                 writer.write(_request(parts.netloc, f"{parts.path}?{parts.query}" if parts.query else parts.path, form))
                 data = await _read_all(reader)
@@ -168,6 +186,20 @@ async def fetch(
         raise RegistryDown(f"{parts.netloc} did not answer within {timeout_s:g} s") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise RegistryDown(f"{parts.netloc} cannot be asked: {error}") from error
+
+
+async def _open(
+    name: str, port: int, secure: ssl.SSLContext | None, addresses: Sequence[str]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the first address that takes one."""
+    failure: OSError | None = None
+    for address in addresses or (name,):
+        try:
+            server_hostname = name if secure else None
+            return await asyncio.open_connection(address, port, ssl=secure, server_hostname=server_hostname)
+        except OSError as error:
+            failure = error
+    raise failure or OSError("no address")
 
 
 def _request(host: str, path: str, form: dict[str, str] | None) -> bytes:
@@ -264,7 +296,13 @@ class Web:
         """One counted request below the context path of a server."""
         self._requests[kind] += 1
         url = f"{server.url}{self.context_path}{path}"
-        return await fetch(url, form=form, tls=self.tls, timeout_s=self._settings.request_timeout_s)
+        addresses = await self.addresses(server)
+        timeout_s = self._settings.request_timeout_s
+        return await fetch(url, form=form, tls=self.tls, timeout_s=timeout_s, addresses=addresses)
+
+    async def addresses(self, server: Server) -> tuple[str, ...]:
+        """Where a server is; empty when libc is to find it. RegistryDown when nobody tells."""
+        return await self._settings.locate(server.host) if self._settings.locate else ()
 
     async def refresh(self) -> None:
         """Reads the list of the address server when it is due. RegistryDown only when no list is known at all."""

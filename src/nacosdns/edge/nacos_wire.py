@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nacosdns.edge.nacos_http import GRPC_PORT_ABOVE_HTTP
 from nacosdns.errors import ConfigError, RegistryDown
 
 if TYPE_CHECKING:
@@ -237,13 +238,24 @@ class Dialer:
         self._requests = requests
         self._credentials = _credentials(settings)
 
-    def dial(self, server: Server) -> Connection:
-        """A connection that is not set up yet."""
+    def dial(self, server: Server, addresses: Sequence[str] = ()) -> Connection:
+        """A connection that is not set up yet; ``addresses`` where libc is not to find the server."""
+        target, options = _target(server, addresses)
         if self._credentials is None:
-            channel = grpc.aio.insecure_channel(server.grpc_target, options=_OPTIONS)
+            channel = grpc.aio.insecure_channel(target, options=options)
         else:
-            channel = grpc.aio.secure_channel(server.grpc_target, self._credentials, options=_OPTIONS)
+            channel = grpc.aio.secure_channel(target, self._credentials, options=options)
         return Connection(server, channel, self._requests)
+
+
+def _target(server: Server, addresses: Sequence[str]) -> tuple[str, tuple[tuple[str, str | int], ...]]:
+    """What gRPC connects to: of addresses those of one family, under the server's own name."""
+    if not addresses or addresses == (server.host,):
+        return server.grpc_target, _OPTIONS
+    port = server.port + GRPC_PORT_ABOVE_HTTP
+    four = [f"{address}:{port}" for address in addresses if ":" not in address]
+    target = f"ipv4:{','.join(four)}" if four else f"ipv6:{','.join(f'[{address}]:{port}' for address in addresses)}"
+    return target, (*_OPTIONS, ("grpc.default_authority", server.grpc_target))
 
 
 def _credentials(settings: Settings) -> grpc.ChannelCredentials | None:

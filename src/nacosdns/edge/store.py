@@ -13,7 +13,9 @@ import sqlite3
 import threading
 import time
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 FILE = "cache.db"
 QUEUE_MAX = 10_000
+JOBS_AT_ONCE = 500
+OWED_MAX = 2_000
+RETRY_S = 2.0
 LOG_EVERY_S = 60.0
 SPARE_PART = 100
 _TABLES = """
@@ -44,19 +49,22 @@ CREATE INDEX IF NOT EXISTS externals_age ON externals (stored_at);
 _ALL = "SELECT registry, namespace, grp, service, revision, body, crc, asked_at FROM services"
 _RECENT = f"{_ALL} ORDER BY asked_at DESC LIMIT ?"
 _ONE = f"{_ALL} WHERE registry = ? AND namespace = ? AND grp = ? AND service = ?"
-_PART = f"{_ALL} WHERE (registry, namespace, grp, service) > (?, ?, ?, ?) ORDER BY registry, namespace, grp, service LIMIT ?"
+_PART = f"{_ALL} WHERE (registry, namespace, grp, service) > ({{}}) ORDER BY registry, namespace, grp, service LIMIT ?"
 _PUT_SERVICE = "INSERT OR REPLACE INTO services VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _PUT_EXTERNAL = "INSERT OR REPLACE INTO externals VALUES (?, ?, ?, ?, ?)"
 _DROP_SERVICE = "DELETE FROM services WHERE registry = ? AND namespace = ? AND grp = ? AND service = ?"
 _TRIM = "DELETE FROM externals WHERE (question, flags) IN (SELECT question, flags FROM externals ORDER BY stored_at LIMIT ?)"
 
 Row = TypeVar("Row")
+_Fields = tuple[str, str, str, str, int, bytes, int, float]  # as they should be: SQLite keeps any type in any column
 
 _external_decoder = msgspec.msgpack.Decoder(External)
+_text = partial(str, encoding="utf-8", errors="surrogateescape")
+"""One flipped bit in a name makes a bad row, not a table that cannot be read to its end."""
 
 
 class _Job(NamedTuple):
-    """One write for the thread, and whom to tell when it is over, good or bad."""
+    """One write for the thread, or none and whom to tell when all before it are over, good or bad."""
 
     run: Callable[[sqlite3.Connection], None]
     told: Callable[[], None] | None = None
@@ -109,8 +117,8 @@ class Reader:
 
     def parts(self, rows: int) -> Iterator[tuple[StoredService, ...]]:
         """All services, so many at a time; what is bad is left out."""
-        after: tuple[str, ...] = ("", "", "", "")
-        while self._connection is not None and (found := self._connection.execute(_PART, (*after, rows)).fetchall()):
+        after: tuple[str | bytes, ...] = ("", "", "", "")
+        while self._connection is not None and (found := _part(self._connection, after, rows)):
             yield tuple(row for row in map(_service, found) if row is not None)
             after = found[-1][:4]
 
@@ -134,6 +142,7 @@ def _opened(directory: str) -> Iterator[sqlite3.Connection | None]:
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {error}") from error
     try:
+        connection.text_factory = _text
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA:
             raise StoreError(f"{FILE} has schema {version}, newer than ours ({SCHEMA})")
@@ -142,6 +151,23 @@ def _opened(directory: str) -> Iterator[sqlite3.Connection | None]:
         raise StoreDamaged(f"{path}: {error}") from error
     finally:
         connection.close()
+
+
+def _part(connection: sqlite3.Connection, after: tuple[str | bytes, ...], rows: int) -> list[_Fields]:
+    """So many rows behind this key, which is compared as damage left it: else a row would come again and again."""
+    bound = [_bound(part) for part in after]
+    statement = _PART.format(", ".join(place for place, _ in bound))
+    return connection.execute(statement, (*(value for _, value in bound), rows)).fetchall()
+
+
+def _bound(part: str | bytes) -> tuple[str, str | bytes]:
+    """A place in a statement and its value: what was no UTF-8 goes in as the bytes that it was, for which no index is used."""
+    if isinstance(part, str):
+        try:
+            part.encode()
+        except UnicodeEncodeError:
+            return "CAST(? AS TEXT)", part.encode("utf-8", "surrogateescape")
+    return "?", part
 
 
 def _contents(connection: sqlite3.Connection, services_max: int = -1) -> Contents:
@@ -168,13 +194,18 @@ def _rows(rows: Iterator[Row | None]) -> tuple[list[Row], int, str]:
     return good, bad, ""
 
 
-def _service(row: tuple[str, str, str, str, int, bytes, int, float]) -> StoredService | None:
+def _service(row: _Fields) -> StoredService | None:
     """A row, its body still encoded; None when it is damaged, or is not of the service that it is listed under."""
     registry, namespace, group, service, revision, body, crc, asked_at = row
-    if type(body) is not bytes or zlib.crc32(body) != crc:
+    if type(body) is not bytes or zlib.crc32(body) != crc or type(revision) is not int:
+        return None
+    if type(asked_at) is not float or not isfinite(asked_at):
         return None
     key = ServiceKey(namespace, group, service, registry)
-    return StoredService(Known(key, revision, msgspec.Raw(body)), asked_at) if holds(body, key) else None
+    try:
+        return StoredService(Known(key, revision, msgspec.Raw(body)), asked_at) if holds(body, key) else None
+    except UnicodeEncodeError:
+        return None
 
 
 def _externals(connection: sqlite3.Connection) -> Iterator[External | None]:
@@ -201,6 +232,7 @@ class SqliteStore:
         self._connection: sqlite3.Connection | None = None
         self._logged_at = 0.0
         self._lost = False
+        self._owed: list[_Job] = []  # the writer's, what it could not write
         self._room = 0
         self.writes = 0
         self.failures = 0
@@ -346,6 +378,7 @@ class SqliteStore:
             "writes": self.writes,
             "failures": self.failures,
             "dropped": self.dropped,
+            "owed": len(self._owed),
             "damaged_rows": self.damaged,
             "set_aside": self.set_aside,
             "not_used": self.read_only,
@@ -356,12 +389,22 @@ class SqliteStore:
     def _work(self) -> None:
         stop = False
         while not stop:
-            jobs = [self._queue.get()]
-            while len(jobs) < 500 and not self._queue.empty():
-                jobs.append(self._queue.get_nowait())
+            jobs = self._next_jobs()
             stop = None in jobs
             self._write([job for job in jobs if job is not None])
         self._close()
+        if self._owed:
+            self._log.error("store.not_written", writes=len(self._owed))
+
+    def _next_jobs(self) -> list[_Job | None]:
+        """Waits for jobs, and for as long as some are owed not long; those come first, in their order."""
+        jobs: list[_Job | None] = []
+        with suppress(queue.Empty):
+            jobs.append(self._queue.get(timeout=RETRY_S if self._owed else None))
+        while len(jobs) < JOBS_AT_ONCE and not self._queue.empty():
+            jobs.append(self._queue.get_nowait())
+        owed, self._owed = self._owed, []
+        return [*owed, *jobs]
 
     def _write(self, jobs: list[_Job]) -> None:
         try:
@@ -373,12 +416,19 @@ class SqliteStore:
                 self.writes += len(jobs)
         except (sqlite3.Error, OSError) as error:
             self.failures += 1
-            self._lost = True
             self._close()
+            self._owe(jobs, error)
             self._complain(error)
         for job in jobs:
             if job.told is not None:
                 job.told()
+
+    def _owe(self, jobs: list[_Job], error: Exception) -> None:
+        """What the disk refuses now is tried again; what SQLite refuses for its own sake, and the oldest of too many, is lost."""
+        writes = [job for job in jobs if job.told is None]
+        if isinstance(error, (sqlite3.OperationalError, OSError)):
+            self._owed = writes[-OWED_MAX:]
+        self._lost |= len(self._owed) < len(writes)
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._path.exists():

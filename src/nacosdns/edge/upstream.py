@@ -33,6 +33,7 @@ FLIGHTS_PER_SOCKET_MAX = 4096
 DRAIN_MAX = 64
 TCP_MAX = 64
 TCP_DEADLINE_S = 2.5
+TCP_MESSAGES_MAX = 8  # on one connection for one query: a server has one to say, and some say it twice
 PACKET_BYTES_MAX = 65535
 HEADER_BYTES = 12
 DRAWS = 1024
@@ -292,7 +293,7 @@ class UpstreamSockets:
                 await self._ask(family, target, query, token)
         except TimeoutError:
             self._end(token, "timeout")
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, UpstreamError):
             self._end(token, "closed")
         except OSError as error:
             self._end(token, _word(error))
@@ -304,7 +305,7 @@ class UpstreamSockets:
             raw.setblocking(False)
             await self._connect_tcp(raw, target)
             await self._loop.sock_sendall(raw, pack("!H", len(query)) + query)
-            while True:
+            for _ in range(TCP_MESSAGES_MAX):
                 size_bytes = int.from_bytes(await self._read(raw, 2), "big")
                 packet = await self._read(raw, size_bytes)
                 is_ours = packet[:2] == query[:2] and len(packet) >= HEADER_BYTES
@@ -313,6 +314,7 @@ class UpstreamSockets:
                 if is_answer:
                     return
                 self.strays += 1
+        raise UpstreamError("closed")  # by us: what never ends gives nobody else a turn, not even the deadline
 
     async def _connect_tcp(self, raw: socket.socket, target: Sockaddr) -> None:
         """Not by ``sock_connect``: uvloop's looks the address up again and loses the zone."""

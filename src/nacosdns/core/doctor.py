@@ -1,0 +1,386 @@
+"""What is wrong with a host, from facts: the bridge, its neighbours and its machine. Names are core/doctor_names.py.
+
+Must not know: where facts come from. Rules: every finding says what was seen and, when it is not good, what to do; a
+fact that could not be learned is a warning, never silence; the same facts give the same findings in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nacosdns.core import doctor_names
+from nacosdns.core.finding import Severity, error, ok, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nacosdns.core.facts import Bridge, Disk, Facts, Holder, NacosServer, Setting
+    from nacosdns.core.finding import Finding
+
+CANARY_OLD_S = 3.0
+BUFFER_MS_MIN = 200
+QUERY_BUFFER_BYTES = 416
+"""What one waiting query takes of a receive buffer (edge/sockets.py)."""
+_QUERIES_PER_MS = 10
+_FREE_NONE_BYTES, _FREE_LOW_BYTES, _FREE_ENOUGH_BYTES, _FREE_LOW_PART = 10 << 20, 100 << 20, 1 << 30, 0.05
+_INODES_LOW = 0.02
+_UNKEPT, _SHARED = {"tmpfs", "ramfs"}, {"nfs", "nfs4", "cifs", "fuse.sshfs", "9p"}
+_WIDE = {"all", "0.0.0.0/0", "::/0"}
+_SYSTEMD_PID = 1
+_FILES_BESIDE_TCP = 256  # upstreams, links, listening sockets, database
+_NAMED_MAX = 5
+
+
+def judge(facts: Facts, setting: Setting) -> tuple[Finding, ...]:
+    """Every finding, the good ones too, grouped by what they are about."""
+    found = [*doctor_names.judge(facts, setting)]
+    for check in _CHECKS:
+        found += check(facts, setting)
+    unknown = [
+        warning("unknown", f"{what} could not be looked at: {why}", "see whether a disk or a server hangs")
+        for what, why in sorted(facts.unknown.items())
+        if what != "bridge"
+    ]
+    return (*found, *unknown)
+
+
+def is_wrong(findings: tuple[Finding, ...]) -> bool:
+    """Whether anything is to be done."""
+    return any(finding.severity is not Severity.OK for finding in findings)
+
+
+# The bridge
+
+
+def _bridge(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    bridge = facts.bridge
+    if bridge is None:
+        if "bridge" in facts.unknown:
+            seen = f"the supervisor does not answer: {facts.unknown['bridge']}"
+            yield error("bridge.running", seen, "start it again", _systemctl(facts, "restart"))
+        return
+    if bridge.denied:
+        yield warning("bridge.running", bridge.error, "run doctor as root")
+        return
+    if bridge.error:
+        yield error("bridge.running", bridge.error, "start it", _systemctl(facts, "start"))
+        return
+    yield ok("bridge.running", f"runs as pid {bridge.pid}")
+    if bridge.covered:
+        yield error("bridge.front", "no front answers: clients get SERVFAIL", "see child.exited in its log")
+    elif bridge.canary_age_s is None or bridge.canary_age_s > CANARY_OLD_S:
+        age = "never" if bridge.canary_age_s is None else f"{bridge.canary_age_s:.0f} s ago"
+        yield error("bridge.canary", f"its own test query was last answered {age}", "see `nacosdns status` and its log")
+    else:
+        yield ok("bridge.canary", "its own test query is answered through the real socket")
+    if bridge.missing:
+        where = ", ".join(bridge.missing)
+        yield warning("bridge.listen", f"waits for {where}, which this host does not have", "correct server.listen")
+    for part in bridge.failed:
+        yield error("bridge.parts", part, "see its log; a part that died is started again by itself")
+    yield from _store(bridge)
+    del setting
+
+
+def _store(bridge: Bridge) -> Iterator[Finding]:
+    if bridge.store_error:
+        seen = f"what is learned is not written: {bridge.store_error}"
+        yield error("bridge.store", seen, "make room in cache.dir, or mend it")
+    elif bridge.store_failures:
+        seen = f"{bridge.store_failures} writes to the disk failed since its start"
+        yield warning("bridge.store", seen, "see store.write_failed in its log")
+
+
+def _systemctl(facts: Facts, word: str) -> str:
+    return f"systemctl {word} nacosdns" if facts.system and facts.system.systemd else ""
+
+
+def _registry(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    bridge = facts.bridge
+    if bridge is None or bridge.error or not setting.nacos:
+        return
+    for space in bridge.namespaces:
+        if space.connected:
+            path = f"Nacos {space.version or space.generation} at {space.server} by gRPC"
+            yield ok("nacos.connected", f"namespace {space.name}: {path}")
+        else:
+            yield error(
+                "nacos.connected", f"namespace {space.name}: {space.error or 'not connected yet'}", "see nacos.*"
+            )
+    if bridge.brake_s is not None:
+        yield warning(
+            "nacos.brake",
+            f"for {bridge.brake_s:.0f} s Nacos has known much less than before: what vanished is still answered",
+            "see that providers are back; if Nacos is right, accept it",
+            f"nacosdns cache accept{setting.option}",
+        )
+    elif bridge.protected:
+        yield ok("nacos.protection", f"{bridge.protected} services are answered otherwise than Nacos said last")
+
+
+def _unnameable(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    del setting
+    rows = facts.unnameable or ()
+    if rows:
+        names = "; ".join(f"{service}: {why}" for service, why in rows[:_NAMED_MAX])
+        more = f"; and {len(rows) - _NAMED_MAX} more" if len(rows) > _NAMED_MAX else ""
+        seen = f"no DNS name leads to {len(rows)} services ({names}{more})"
+        todo = "register them under names whose parts have at most 63 bytes"
+        yield warning("services.unnameable", seen, todo)
+
+
+def _nacos(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    if facts.nacos is None or not setting.nacos:
+        return
+    for server in facts.nacos.servers:
+        yield _server(server)
+    match facts.nacos.login_error:
+        case None:
+            pass
+        case "":
+            yield ok("nacos.login", "the user of nacos.username can log in")
+        case why:
+            yield error("nacos.login", why, "correct nacos.username and the content of nacos.password_file")
+
+
+def _server(server: NacosServer) -> Finding:
+    name = server.name
+    if server.version.startswith(("0.", "1.")):
+        seen = f"{name} is Nacos {server.version}, which has no gRPC"
+        return error("nacos.generation", seen, "upgrade it to 2.0 or later")
+    if server.http_error and server.grpc_error:
+        return error("nacos.reachable", f"{name} {server.http_error}", "see that it runs and that its name is right")
+    if server.grpc_error:
+        seen = f"{name} answers by HTTP, but not by gRPC 1000 ports above: {server.grpc_error}"
+        return error("nacos.grpc", seen, "open that port between this host and Nacos")
+    if server.http_error:
+        seen = f"{name} answers by gRPC, but not by HTTP: {server.http_error}"
+        return warning("nacos.http", seen, "a login and the version need HTTP; open the port")
+    return ok("nacos.reachable", f"{name}: Nacos {server.version or '(version not told)'}, HTTP and gRPC answer")
+
+
+def _forwarding(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    bridge = facts.bridge
+    if bridge is not None and not bridge.error:
+        loops = [one.address for one in bridge.upstreams if one.health == "loop"]
+        if loops:
+            seen = f"{', '.join(loops)} asks us back: a loop; it is not asked any more"
+            yield error("forward.loop", seen, "let it forward elsewhere, or take it out of forward.upstreams")
+        down = [f"{one.address} ({one.error or one.health})" for one in bridge.upstreams if one.health == "down"]
+        if down and len(down) == len(bridge.upstreams):
+            yield error(
+                "forward.upstreams", f"no upstream answers: {', '.join(down)}", "see the network and the resolvers"
+            )
+            return
+        if down:
+            yield warning("forward.upstreams", f"does not answer: {', '.join(down)}", "see that resolver, or remove it")
+    yield from _upstreams(facts, setting)
+
+
+def _upstreams(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    named = [entry for entry in setting.upstreams if entry != "resolv.conf"]
+    if not setting.upstreams:
+        yield ok("forward.upstreams", "no upstream is wanted: outside names are SERVFAIL")
+    elif facts.upstreams is None or (facts.upstreams.servers or named):
+        servers = [*named, *(facts.upstreams.servers if facts.upstreams else ())]
+        where = f", from {facts.upstreams.path}" if facts.upstreams and facts.upstreams.servers else ""
+        yield ok("forward.upstreams", f"outside names go to {', '.join(servers) or 'resolv.conf'}{where}")
+    elif facts.upstreams.ourselves:
+        seen = f"{facts.upstreams.path} names only ourselves: outside names are SERVFAIL"
+        yield error("forward.upstreams", seen, "write the resolvers of this site into forward.upstreams")
+    else:
+        seen = "no file names an upstream: outside names are SERVFAIL"
+        yield error("forward.upstreams", seen, "write the resolvers of this site into forward.upstreams")
+
+
+# Neighbours
+
+
+def _ports(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    if facts.holders is None:
+        return
+    ours = {facts.bridge.pid, *facts.bridge.children} if facts.bridge else set()
+    if facts.system and facts.system.unit:
+        ours |= {_SYSTEMD_PID}  # it holds them for our socket unit
+    wanted = {entry.rpartition(":")[0].strip("[]") for entry in setting.listen if entry.endswith(":53")}
+    others = [holder for holder in facts.holders if holder.pid not in ours or not holder.pid]
+    taken = sorted({_who(holder) for holder in others if _collide(holder.address, wanted)})
+    running = facts.bridge is not None and (facts.bridge.denied or not facts.bridge.error)
+    if not wanted:
+        return
+    if taken and not running:
+        seen = f"port 53 is held by {', '.join(taken)}"
+        yield error("port.53", seen, "stop it, or set server.listen to another address")
+    elif others:
+        yield ok(
+            "port.53", f"others are on port 53 of other addresses: {', '.join(sorted({_who(one) for one in others}))}"
+        )
+    else:
+        yield ok("port.53", "port 53 is ours" if running else "port 53 is free")
+
+
+def _collide(address: str, wanted: set[str]) -> bool:
+    return address in wanted or (address in {"0.0.0.0", "::"} and bool(wanted)) or bool(wanted & {"0.0.0.0", "::"})  # noqa: S104  # an address that is compared
+
+
+def _who(holder: Holder) -> str:
+    who = f"{holder.name} (pid {holder.pid})" if holder.pid else "a process that cannot be seen"
+    return f"{who} on {holder.address}"
+
+
+def _java(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    del setting
+    for jvm in facts.jvms or ():
+        who = f"java (pid {jvm.pid})"
+        todo = "start it with -Dsun.net.inetaddr.ttl=1, or set networkaddress.cache.ttl=1 in its java.security"
+        also = "; networkaddress.cache.ttl as a -D option has no effect" if jvm.mistaken else ""
+        if jvm.ttl_s is None:
+            kept = "for ever (it has a security manager)" if jvm.security_manager else "30 s"
+            yield warning("java.ttl", f"{who} keeps every address {kept}: changes reach it late{also}", todo)
+        elif jvm.ttl_s < 0:
+            yield warning("java.ttl", f"{who} keeps every address for ever ({jvm.source}){also}", todo)
+        elif jvm.ttl_s > 10:
+            yield warning("java.ttl", f"{who} keeps every address {jvm.ttl_s} s ({jvm.source}){also}", todo)
+        else:
+            yield ok("java.ttl", f"{who} keeps addresses {jvm.ttl_s} s")
+
+
+def _nscd(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    del setting
+    for nscd in facts.nscd or ():
+        if nscd.caches_hosts:
+            yield warning(
+                "nscd.running",
+                f"nscd (pid {nscd.pid}) keeps host names for up to {nscd.ttl_s} s: changes reach programs late",
+                'write "enable-cache hosts no" into /etc/nscd.conf and start it again',
+                "systemctl restart nscd",
+            )
+        else:
+            yield ok("nscd.running", "nscd runs, but does not keep host names")
+
+
+# The machine
+
+
+def _disk(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    disk = facts.disk
+    if disk is None:
+        return
+    if not disk.exists:
+        todo = "the bridge makes it when it starts as root; else make it"
+        yield warning("disk.dir", f"cache.dir {disk.path} does not exist", todo, f"install -d -m 750 {disk.path}")
+        return
+    if disk.read_only:
+        yield error(
+            "disk.writable", f"cache.dir {disk.path} is read-only", "mount it for writing, or name another cache.dir"
+        )
+    elif not disk.writable:
+        yield error("disk.writable", f"cache.dir {disk.path} cannot be written", "give it to the user of server.user")
+    else:
+        yield ok("disk.writable", f"cache.dir {disk.path} can be written")
+    yield _room(disk)
+    if disk.kind in _UNKEPT:
+        seen = f"cache.dir is on {disk.kind}: after a reboot nothing is known until Nacos answers"
+        yield warning("disk.kind", seen, "name a directory on a disk in cache.dir")
+    elif disk.kind in _SHARED:
+        seen = f"cache.dir is on {disk.kind}: a database there can be damaged, and hangs with the network"
+        yield warning("disk.kind", seen, "name a directory on a local disk in cache.dir")
+    del setting
+
+
+def _room(disk: Disk) -> Finding:
+    seen = f"{disk.free_bytes >> 20} MiB ({disk.free_part:.0%}) of the disk of cache.dir are free"
+    if disk.free_bytes < _FREE_NONE_BYTES:
+        return error("disk.space", seen, "make room: what is learned now is lost at the next start")
+    if disk.free_bytes < _FREE_LOW_BYTES or (disk.free_part < _FREE_LOW_PART and disk.free_bytes < _FREE_ENOUGH_BYTES):
+        return warning("disk.space", seen, "make room")
+    if disk.inodes_part < _INODES_LOW:
+        return warning(
+            "disk.space", f"{disk.inodes_part:.1%} of the inodes of that disk are free", "remove files there"
+        )
+    return ok("disk.space", seen)
+
+
+def _secret(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    secret = facts.secret
+    if secret is None:
+        return
+    command = f"chmod o-rwx {secret.path}"
+    if secret.error:
+        yield error("secret.file", f"nacos.password_file: {secret.error}", "write the password into it, one line")
+    elif secret.mode & 0o004:
+        yield warning(
+            "secret.file", f"everybody can read {secret.path}", "close it", command, fix=f"secret:{secret.path}"
+        )
+    else:
+        yield ok("secret.file", f"only its owner and group can read {secret.path}")
+    del setting
+
+
+def _machine(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    system = facts.system
+    if system is None:
+        return
+    if system.clock_synchronised is False:
+        seen = "the clock is not synchronised: tokens, ages in the log and accept_before may be wrong"
+        yield warning("clock.sync", seen, "run an NTP client", "timedatectl set-ntp true")
+    elif system.clock_synchronised:
+        yield ok("clock.sync", "the clock is synchronised")
+    if system.leftovers:
+        names = ", ".join(system.leftovers)
+        yield warning("guard.leftover", f"a guard that was killed left {names}", "remove it", fix="leftovers")
+    del setting
+    if not system.systemd or system.container:
+        return
+    if not system.unit:
+        yield warning("systemd.unit", "no unit starts the bridge after a reboot", "install deploy/systemd")
+    elif not system.enabled:
+        yield warning(
+            "systemd.unit", f"{system.unit} is not enabled", "enable it", f"systemctl enable --now {system.unit}"
+        )
+    else:
+        yield ok("systemd.unit", f"{system.unit} is enabled")
+
+
+def _limits(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    bridge = facts.bridge
+    if bridge is None or bridge.error:
+        return
+    if bridge.buffer_bytes:
+        covers_ms = bridge.buffer_bytes // QUERY_BUFFER_BYTES // _QUERIES_PER_MS
+        seen = f"receive buffers hold {covers_ms} ms of 10,000 queries a second"
+        if covers_ms < BUFFER_MS_MIN:
+            todo = "allow larger ones and start the bridge again, or give it CAP_NET_ADMIN"
+            yield warning("sockets.buffer", seen, todo, "sysctl -w net.core.rmem_max=8388608")
+        else:
+            yield ok("sockets.buffer", seen)
+    needed = setting.tcp_connections + _FILES_BESIDE_TCP
+    if 0 < bridge.files_max < needed:
+        seen = f"{bridge.files_max} open files are allowed, {needed} may be needed (server.tcp_connections)"
+        yield warning("limits.files", seen, f"set LimitNOFILE={needed * 2} in its unit, or ulimit -n")
+    elif bridge.files_max:
+        yield ok("limits.files", f"{bridge.files_max} open files are allowed")
+
+
+def _access(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    wide = [entry for entry in setting.allow if entry in _WIDE]
+    hosts = [entry.rpartition(":")[0].strip("[]") for entry in setting.listen]
+    if all(host.startswith("127.") or host == "::1" for host in hosts):
+        yield ok("access.open", "only this host can ask")
+        return
+    public = facts.system.public_addresses if facts.system else ()
+    reached = [address for address in public if address in hosts or {"0.0.0.0", "::"} & set(hosts)]  # noqa: S104  # compared
+    todo = "name your networks in server.allow; an open resolver is used to attack others"
+    if wide and reached:
+        yield error("access.open", f"everybody may ask ({', '.join(wide)}), at {', '.join(reached)} too", todo)
+    elif wide:
+        yield warning("access.open", f"everybody may ask ({', '.join(wide)})", todo)
+    else:
+        yield ok("access.open", f"may ask: {', '.join(setting.allow)}")
+
+
+_CHECKS: tuple[Callable[[Facts, Setting], Iterator[Finding]], ...] = (
+    *(_bridge, _registry, _unnameable, _nacos, _forwarding),
+    *(_ports, _nscd, _java),
+    *(_disk, _secret, _machine, _limits, _access),
+)

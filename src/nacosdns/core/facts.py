@@ -1,0 +1,213 @@
+"""What `nacosdns doctor` learns of a host, as values, and what of the configuration it is judged by.
+
+Must not know: where a fact comes from, what follows from it (core/doctor.py). Rule: what could not be learned is None,
+and ``Facts.unknown`` says why.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class _Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all facts."""
+
+
+class Setting(_Facts, frozen=True):
+    """``own`` is our address on port 53 as this host reaches it ("" for none); ``agent`` whether its programs should ask us."""
+
+    own: str = "127.0.0.1"
+    agent: bool = True
+    listen: tuple[str, ...] = ("127.0.0.1:53",)
+    allow: tuple[str, ...] = ("loopback",)
+    zones: tuple[str, ...] = ("nacos.",)
+    bare_names: bool = False
+    nacos: bool = True
+    upstreams: tuple[str, ...] = ("resolv.conf",)
+    guard: bool = False
+    fronts: int = 1
+    tcp_connections: int = 500
+    config_path: str = ""
+
+    @property
+    def option(self) -> str:
+        """How a command names this configuration."""
+        return f" -c {self.config_path}" if self.config_path else ""
+
+
+class ResolvFile(_Facts, frozen=True):
+    """resolv.conf. ``kind``: file, link, missing or unreadable; ``maker``: who says in a comment that it wrote it."""
+
+    path: str = "/etc/resolv.conf"
+    kind: str = "file"
+    target: str = ""
+    servers: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    maker: str = ""
+    immutable: bool = False
+    ours: bool = False
+
+
+class Guard(_Facts, frozen=True):
+    """The guard of resolv.conf: whether one runs, whether it has a copy, how long ago it gave up for a while."""
+
+    runs: bool = False
+    has_copy: bool = False
+    fought_s: float | None = None
+
+
+class Upstreams(_Facts, frozen=True):
+    """The file that "resolv.conf" means as an upstream, and its servers that are not ourselves."""
+
+    path: str = ""
+    servers: tuple[str, ...] = ()
+    ourselves: tuple[str, ...] = ()
+
+
+class Nss(_Facts, frozen=True):
+    """The words of the ``hosts`` line of nsswitch.conf, actions among them; none without a file or line."""
+
+    hosts: tuple[str, ...] = ()
+
+
+class Holder(_Facts, frozen=True):
+    """A process with a socket on port 53; ``pid`` 0 when it cannot be seen. ``parent`` is its parent's pid."""
+
+    kind: str
+    address: str
+    pid: int = 0
+    name: str = ""
+    parent: int = 0
+
+
+class Nscd(_Facts, frozen=True):
+    """A running name service cache; ``caches_hosts`` by its configuration."""
+
+    pid: int
+    caches_hosts: bool = True
+    ttl_s: int = 3600
+
+
+class Jvm(_Facts, frozen=True):
+    """A running Java. ``ttl_s`` None: the JVM's default; -1 for ever. ``mistaken``: set as -D, where Java does not look."""
+
+    pid: int
+    ttl_s: int | None = None
+    source: str = ""
+    security_manager: bool = False
+    mistaken: bool = False
+
+
+class System(_Facts, frozen=True):
+    """``container``: docker, podman, kubernetes, container or "". ``resolved``: systemd-resolved runs."""
+
+    container: str = ""
+    systemd: bool = False
+    unit: str = ""
+    enabled: bool = False
+    resolved: bool = False
+    stub_listens: bool = False
+    clock_synchronised: bool | None = None
+    public_addresses: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
+
+
+class Disk(_Facts, frozen=True):
+    """cache.dir and its file system."""
+
+    path: str
+    exists: bool = True
+    writable: bool = True
+    read_only: bool = False
+    kind: str = ""
+    free_bytes: int = 1 << 40
+    free_part: float = 1.0
+    inodes_part: float = 1.0
+
+
+class Secret(_Facts, frozen=True):
+    """The password file and its mode."""
+
+    path: str
+    mode: int = 0o600
+    error: str = ""
+
+
+class NacosServer(_Facts, frozen=True):
+    """One server, asked by us: its version, and why HTTP or gRPC did not answer ("" when they did)."""
+
+    name: str
+    version: str = ""
+    http_error: str = ""
+    grpc_error: str = ""
+    addresses: tuple[str, ...] = ()
+
+
+class Nacos(_Facts, frozen=True):
+    """All servers, and why a login failed; ``login`` None when there is no user."""
+
+    servers: tuple[NacosServer, ...] = ()
+    login_error: str | None = None
+
+
+class Namespace(_Facts, frozen=True):
+    """A namespace's connection, as the keeper says."""
+
+    name: str
+    connected: bool
+    server: str = ""
+    version: str = ""
+    generation: str = ""
+    error: str = ""
+
+
+class UpstreamState(_Facts, frozen=True):
+    """An upstream, as a front says."""
+
+    address: str
+    health: str
+    error: str = ""
+
+
+class Bridge(_Facts, frozen=True):
+    """The running bridge; ``error`` says why its control socket did not answer, ``denied`` that it may well run."""
+
+    error: str = ""
+    denied: bool = False
+    pid: int = 0
+    children: tuple[int, ...] = ()
+    canary_age_s: float | None = None
+    covered: bool = False
+    missing: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    namespaces: tuple[Namespace, ...] = ()
+    upstreams: tuple[UpstreamState, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    brake_s: float | None = None
+    protected: int = 0
+    store_error: str = ""
+    store_failures: int = 0
+    buffer_bytes: int = 0
+    files_max: int = 0
+
+
+class Facts(_Facts, frozen=True):
+    """Everything. ``answers``: what each server of resolv.conf said when asked for our zone: zone, silent or an rcode."""
+
+    resolv: ResolvFile | None = None
+    guard: Guard | None = None
+    upstreams: Upstreams | None = None
+    answers: dict[str, str] = {}
+    nss: Nss | None = None
+    holders: tuple[Holder, ...] | None = None
+    nscd: tuple[Nscd, ...] | None = None
+    jvms: tuple[Jvm, ...] | None = None
+    system: System | None = None
+    disk: Disk | None = None
+    secret: Secret | None = None
+    nacos: Nacos | None = None
+    bridge: Bridge | None = None
+    unnameable: tuple[tuple[str, str], ...] | None = None
+    unknown: dict[str, str] = {}

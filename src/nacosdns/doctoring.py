@@ -1,0 +1,368 @@
+"""`nacosdns doctor`: asks everything at once, each with a time of its own, and does what may be done by itself.
+
+Must not know: what is right or wrong (core/doctor.py), where a fact lies (edge/). Rules: all of it takes ``TOTAL_S`` at
+most, whatever hangs; what hangs is named; a fix is done only where it can be undone, and said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from nacosdns import guarding, locating
+from nacosdns.core import resolvtext
+from nacosdns.core.facts import (
+    Bridge,
+    Facts,
+    Guard,
+    Nacos,
+    NacosServer,
+    Namespace,
+    ResolvFile,
+    Setting,
+    Upstreams,
+    UpstreamState,
+)
+from nacosdns.edge import admin, canary, host, hostfacts, hostprobes, logs, nacos_http, resolvconf, resolvfile, sockets
+from nacosdns.edge.aside import aside
+from nacosdns.errors import ControlError, HostError, NacosdnsError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+    from nacosdns.config import Config
+    from nacosdns.core.facts import Secret, System
+    from nacosdns.core.finding import Finding
+    from nacosdns.edge.hostfacts import Tree
+
+TOTAL_S = 5.0
+PROBE_S = 2.5
+NACOS_S = 2.0
+SERVERS_ASKED = 3
+_Fact = TypeVar("_Fact")
+
+
+def setting(config: Config, config_path: str = "") -> Setting:
+    """What a host with this configuration is judged by."""
+    hosts = [entry.rpartition(":")[0].strip("[]") for entry in config.server.listen]
+    zones = tuple(zone.name if zone.name.endswith(".") else f"{zone.name}." for zone in config.zones)
+    return Setting(
+        own=guarding.own_address(config),
+        agent=any(_is_loopback(name) for name in hosts),
+        listen=config.server.listen,
+        allow=config.server.allow,
+        zones=zones,
+        bare_names=any(zone.bare_names for zone in config.zones),
+        nacos=bool(config.nacos.servers or config.nacos.endpoint),
+        upstreams=config.forward.upstreams,
+        guard=config.host.guard,
+        fronts=config.server.fronts,
+        tcp_connections=config.server.tcp_connections,
+        config_path=config_path,
+    )
+
+
+def _is_loopback(name: str) -> bool:
+    return name == "lo" or (hostfacts.is_ip(name) and ipaddress.ip_address(name.partition("%")[0]).is_loopback)
+
+
+async def examine(config: Config, password: str, tree: Tree, control: Path) -> Facts:
+    """All facts of a host; within ``TOTAL_S``. ``control`` is where a running bridge is asked."""
+    unknown: dict[str, str] = {}
+
+    async def known(name: str, learning: Awaitable[_Fact]) -> _Fact | None:
+        try:
+            async with asyncio.timeout(PROBE_S):
+                return await learning
+        except TimeoutError:
+            unknown[name] = f"no answer within {PROBE_S:g} s"
+        except (OSError, NacosdnsError) as error:
+            unknown[name] = str(error)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # a file or answer of another shape
+            unknown[name] = f"it cannot be read ({type(error).__name__}: {error})"
+        return None
+
+    path = config.host.resolv_conf
+    async with asyncio.TaskGroup() as group:
+        start = group.create_task
+        resolv = start(known("resolv.conf", aside(lambda: _resolv(tree, path))))
+        guard = start(known("guard", aside(lambda: _guard(tree, config))))
+        upstreams = start(known("upstreams", aside(lambda: _upstreams(tree, config))))
+        nss = start(known("nsswitch.conf", aside(lambda: hostfacts.nss(tree))))
+        holders = start(known("port 53", aside(lambda: hostfacts.holders(tree))))
+        nscd = start(known("nscd", aside(lambda: hostfacts.nscds(tree))))
+        jvms = start(known("java", aside(lambda: hostfacts.jvms(tree))))
+        system = start(known("system", aside(lambda: _system(tree))))
+        disk = start(known("cache.dir", aside(lambda: hostfacts.disk(tree, config.cache.dir))))
+        secret = start(known("password", aside(lambda: _secret(tree, config))))
+        nacos = start(known("nacos", _nacos(config, password)))
+        bridge = start(known("bridge", aside(lambda: _bridge(tree, control))))
+        unnameable = start(known("services", aside(lambda: _unnameable(control))))
+    found = holders.result()
+    return Facts(
+        resolv=resolv.result(),
+        guard=guard.result(),
+        upstreams=upstreams.result(),
+        answers=await _answers(resolv.result(), config),
+        nss=nss.result(),
+        holders=found,
+        nscd=nscd.result(),
+        jvms=jvms.result(),
+        system=_with_stub(system.result(), stub=hostfacts.stub_listens(found or ())),
+        disk=disk.result(),
+        secret=secret.result(),
+        nacos=nacos.result(),
+        bridge=bridge.result(),
+        unnameable=unnameable.result(),
+        unknown=unknown,
+    )
+
+
+def _with_stub(system: System | None, *, stub: bool) -> System | None:
+    return msgspec.structs.replace(system, stub_listens=stub, resolved=system.resolved or stub) if system else None
+
+
+# Files
+
+
+def _resolv(tree: Tree, path: str) -> ResolvFile:
+    target = tree.link(path)
+    real = tree.path(path)
+    parsed = resolvconf.read(str(real))
+    exists = tree.exists(path)
+    unreadable = exists and parsed.path == str(real) and bool(parsed.warnings) and not hostfacts.is_readable(real)
+    return ResolvFile(
+        path=path,
+        kind="unreadable" if unreadable else "link" if target else "file" if exists else "missing",
+        target=target,
+        servers=parsed.nameservers,
+        search=parsed.search,
+        options=parsed.options,
+        warnings=parsed.warnings,
+        maker=hostfacts.maker(tree, path),
+        immutable=resolvfile.is_immutable(real),
+        ours=hostfacts.is_ours(tree, path),
+    )
+
+
+def _guard(tree: Tree, config: Config) -> Guard:
+    copy = tree.path(f"{config.cache.dir}/{resolvconf.SAVED_NAME}")
+    saved = resolvtext.decode_saved(copy.read_bytes()) if copy.is_file() else None
+    return Guard(
+        runs=resolvfile.is_locked(tree.path(config.cache.dir)),
+        has_copy=saved is not None,
+        fought_s=max(0.0, time.time() - saved.fought_at) if saved and saved.fought_at else None,
+    )
+
+
+def _upstreams(tree: Tree, config: Config) -> Upstreams | None:
+    if "resolv.conf" not in config.forward.upstreams:
+        return None
+    mine = locating.ourselves(config)
+    paths = resolvconf.candidates(config.cache.dir, config.forward.resolv_conf)
+    found = resolvconf.choose([str(tree.path(path)) for path in paths], lambda server: locating.leads_to(server, mine))
+    own = tuple(server for server in found.nameservers if locating.leads_to(server, mine))
+    others = tuple(server for server in found.nameservers if server not in own)
+    return Upstreams(path=found.path, servers=others, ourselves=own)
+
+
+def _system(tree: Tree) -> System:
+    public = tuple(str(one.address) for one in host.addresses() if one.address.is_global)
+    return msgspec.structs.replace(
+        hostfacts.system(tree), clock_synchronised=hostprobes.clock_synchronised(), public_addresses=public
+    )
+
+
+def _secret(tree: Tree, config: Config) -> Secret | None:
+    return hostfacts.secret(tree, config.nacos.password_file) if config.nacos.password_file else None
+
+
+# Who is asked
+
+
+async def _answers(resolv: ResolvFile | None, config: Config) -> dict[str, str]:
+    servers = resolv.servers[:SERVERS_ASKED] if resolv else ()
+    zone = config.zones[0].name
+    said = await asyncio.gather(*(hostprobes.zone_verdict(server, zone) for server in servers))
+    return dict(zip(servers, said, strict=True))
+
+
+async def _nacos(config: Config, password: str) -> Nacos | None:
+    section = config.nacos
+    if not section.servers and not section.endpoint:
+        return None
+    locator = locating.Locator(config, _Silent(), keep=False)
+    settings = nacos_http.settings_of(section, password, locate=locator.addresses)
+    web = nacos_http.Web(settings, Counter())
+    async with asyncio.timeout(NACOS_S):
+        await web.refresh()
+        servers = asyncio.gather(*(_server(web, server) for server in web.servers))
+        login = asyncio.ensure_future(_login(settings, web)) if section.username else None
+        return Nacos(servers=tuple(await servers), login_error=await login if login else None)
+
+
+async def _server(web: nacos_http.Web, server: nacos_http.Server) -> NacosServer:
+    timeout_s = NACOS_S * 0.7
+    try:
+        async with asyncio.timeout(timeout_s):
+            addresses = await web.addresses(server)
+    except (NacosdnsError, TimeoutError) as error:
+        lost = str(error) or f"the name {server.host} is not found within {timeout_s:g} s"
+        return NacosServer(name=str(server), http_error=lost, grpc_error=lost)
+    port = server.port + nacos_http.GRPC_PORT_ABOVE_HTTP
+    (version, http_error), grpc_error = await asyncio.gather(
+        _version(web, server, addresses, timeout_s),
+        hostprobes.grpc_error(addresses[0], port, speaks_first=web.tls is None, timeout_s=timeout_s),
+    )
+    return NacosServer(name=str(server), version=version, http_error=http_error, grpc_error=grpc_error)
+
+
+async def _version(
+    web: nacos_http.Web, server: nacos_http.Server, addresses: tuple[str, ...], timeout_s: float
+) -> tuple[str, str]:
+    """The version that a server tells by HTTP, and why it does not answer."""
+    url = f"{server.url}{web.context_path}/"
+    try:
+        async with asyncio.timeout(timeout_s):
+            await nacos_http.fetch(url, tls=web.tls, timeout_s=timeout_s, addresses=addresses)
+            return await web.version(server), ""
+    except (NacosdnsError, TimeoutError) as error:
+        return "", str(error).removeprefix(f"{server} ") or f"does not answer by HTTP within {timeout_s:g} s"
+
+
+async def _login(settings: nacos_http.Settings, web: nacos_http.Web) -> str:
+    account = nacos_http.Account(settings, web, _Silent(), random.Random())  # noqa: S311  # spreads retries, of which there are none
+    try:
+        async with asyncio.timeout(NACOS_S * 0.9):
+            await account.token()
+    except (NacosdnsError, TimeoutError) as error:
+        return str(error) or "a login is not answered"
+    return ""
+
+
+class _Silent:
+    """A log of nothing: what happened stands in the findings."""
+
+    def debug(self, event: str, **facts: object) -> None: ...
+
+    info = warning = error = exception = debug
+
+
+def _bridge(tree: Tree, control: Path) -> Bridge:
+    try:
+        status: Any = admin.call(control, "status", {})
+    except ControlError as error:
+        return Bridge(error=str(error), denied=isinstance(error.__cause__, PermissionError))
+    return bridge_facts(status, tree)
+
+
+def bridge_facts(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the control socket gives it
+    """What an answer of `status` means."""
+    own, keeper, fronts = status.get("supervisor") or {}, status.get("keeper") or {}, status.get("fronts") or {}
+    front: dict[str, Any] = next((part for part in fronts.values() if "error" not in part), {})
+    parts = {"the keeper": keeper, **{f"front {slot}": part for slot, part in fronts.items()}}
+    store = keeper.get("store") or {}
+    pid = own.get("pid", 0)
+    wanted = sockets.RECEIVE_BUFFER_BYTES
+    return Bridge(
+        pid=pid,
+        children=tuple(child["pid"] for child in own.get("children") or ()),
+        canary_age_s=own.get("canary_age_s"),
+        covered=bool(own.get("covered")),
+        missing=tuple(own.get("missing") or ()),
+        failed=tuple(f"{name}: {part['error']}" for name, part in parts.items() if "error" in part),
+        namespaces=tuple(_namespaces(keeper.get("registry") or {})),
+        upstreams=tuple(
+            UpstreamState(address=one["address"], health=one["health"], error=str(one.get("last_error") or ""))
+            for one in front.get("upstreams") or ()
+        ),
+        left_out=tuple((one["address"], one["why"]) for one in front.get("upstreams_left_out") or ()),
+        brake_s=keeper.get("brake_s"),
+        protected=keeper.get("protected_count") or 0,
+        store_error=str(own.get("disk") or ("its database is of a newer version" if store.get("not_used") else "")),
+        store_failures=store.get("failures") or 0,
+        buffer_bytes=own.get("receive_buffer_bytes") or hostfacts.buffer_bytes(tree, pid, wanted),
+        files_max=hostfacts.files_max(tree, pid),
+    )
+
+
+def _namespaces(registry: Any) -> Iterable[Namespace]:  # noqa: ANN401  # likewise
+    for name, state in (registry.get("namespaces") or {}).items():
+        yield Namespace(
+            name=name,
+            connected=bool(state.get("connected")),
+            server=state.get("server") or "",
+            version=state.get("version") or "",
+            generation=state.get("generation") or "",
+            error=state.get("last_error") or "",
+        )
+
+
+def _unnameable(control: Path) -> tuple[tuple[str, str], ...]:
+    """The services that no name leads to, with the reason, which stands in brackets in place of a name."""
+    try:
+        rows: Any = admin.call(control, "services", {})
+    except ControlError:
+        return ()  # `status` says why
+    nameless = [row for row in rows if str(row.get("name", "")).startswith("(")]
+    return tuple((f"{row['namespace']}/{row['group']}/{row['service']}", row["name"].strip("()")) for row in nameless)
+
+
+# Fixes
+
+
+async def mend(findings: Iterable[Finding], config: Config) -> list[str]:
+    """Does the safe fixes that findings name, each once; what was done or why not, in words."""
+    done = []
+    for fix in dict.fromkeys(finding.fix for finding in findings if finding.fix):
+        what, _, argument = fix.partition(":")
+        try:
+            match what:
+                case "resolv.conf":
+                    done.append(await _put_right(config))
+                case "secret":
+                    hostprobes.close_to_others(argument)
+                    done.append(f"{argument}: others cannot read it any more")
+                case "leftovers":
+                    done.append(_sweep(config))
+                case _:
+                    continue
+        except (OSError, NacosdnsError) as error:
+            done.append(f"not done: {error}")
+    return done
+
+
+async def _put_right(config: Config) -> str:
+    """One look of the guard, if somebody would still answer outside names afterwards."""
+    where = guarding.place(config)
+    upstreams = _upstreams(hostfacts.Tree(), config)
+    if upstreams is not None and not upstreams.servers and config.forward.upstreams == ("resolv.conf",):
+        raise HostError(f"{where.path} is left as it is: no other server would be left for outside names")
+    guard = guarding.Guard(config, logs.log(), canary.answered)
+    try:
+        did = await guard.look()
+    finally:
+        guard.close()
+    if guard.writes:
+        return f"{where.path}: {did}; `nacosdns resolvconf restore` undoes it"
+    if did == "no answer":
+        raise HostError(f"{where.path} is left as it is: we do not answer at {where.wish.servers[0]}")
+    return f"{where.path}: {did or 'is right already'}"
+
+
+def _sweep(config: Config) -> str:
+    """Removes what a guard left that was killed between two steps, unless one works there now."""
+    path = Path(config.host.resolv_conf).with_name(hostfacts.GUARD_LEFTOVER)
+    held = resolvfile.lock(Path(config.cache.dir))
+    try:
+        path.unlink(missing_ok=True)
+    finally:
+        resolvfile.unlock(held)
+    return f"{path} is removed"

@@ -1,0 +1,110 @@
+"""What the verbs `doctor` and `resolvconf` do: those that look at this host, with or without a running bridge.
+
+Must not know: how arguments are parsed, what makes a host right (core/doctor.py), how the guard works (guarding.py).
+Rule: nothing on the host is changed but by `doctor --fix`, `resolvconf guard` and `resolvconf restore`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nacosdns import doctoring, guarding, report
+from nacosdns.commands import configured, control_socket
+from nacosdns.config_load import read_password
+from nacosdns.core import doctor as core_doctor
+from nacosdns.core import resolvtext
+from nacosdns.edge import hostfacts, logs, resolvconf, resolvfile
+from nacosdns.errors import ConfigError, StartError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from nacosdns.config import Config
+    from nacosdns.core.facts import Facts
+    from nacosdns.edge.hostfacts import Tree
+
+
+def doctor(arguments: Namespace) -> int:
+    """`nacosdns doctor`: what is wrong with this host, and with ``--fix`` the safe things put right; 1 for anything."""
+    if arguments.fix and arguments.root != "/":
+        raise StartError("--fix puts this host right; leave --root out")
+    config = configured(arguments)
+    logs.configure("error", role="doctor")
+    setting = doctoring.setting(config, arguments.config or "")
+    tree = hostfacts.Tree(arguments.root)
+    findings = core_doctor.judge(_examine(config, tree), setting)
+    done: list[str] = []
+    if arguments.fix:
+        done = asyncio.run(doctoring.mend(findings, config))
+        findings = core_doctor.judge(_examine(config, tree), setting)
+    rows = [msgspec.to_builtins(finding) for finding in findings]
+    answer = {"findings": rows, "done": done}
+    sys.stdout.write((msgspec.json.encode(answer).decode() if arguments.json else report.findings(rows, done)) + "\n")
+    return 1 if core_doctor.is_wrong(findings) else 0
+
+
+def _examine(config: Config, tree: Tree) -> Facts:
+    """A password that cannot be read is a finding, no fault of the command."""
+    try:
+        password = read_password(config)
+    except ConfigError:
+        password = ""
+    return asyncio.run(doctoring.examine(config, password, tree, control_socket(config)))
+
+
+def resolvconf_show(arguments: Namespace) -> int:
+    """`nacosdns resolvconf show`: the file as it is and as it should be; 1 when these differ."""
+    config = configured(arguments)
+    where = guarding.place(config)
+    found = resolvfile.look(where.path)
+    saved = resolvfile.read_saved(where.saved)
+    wanted = resolvtext.plan(found, saved, where.wish)
+    paths = resolvconf.candidates(config.cache.dir, config.forward.resolv_conf)
+    upstreams = resolvconf.choose(paths, lambda server: server in where.wish.servers)
+    answer = {
+        "file": str(where.path),
+        "kind": found.kind,
+        "target": found.target,
+        "right": wanted.write is None,
+        "servers": list(resolvtext.servers_of(found.text)),
+        "wanted": (wanted.write or found.text).decode("utf-8", "replace"),
+        "saved": str(where.saved) if saved else "",
+        "upstreams_from": upstreams.path,
+        "upstreams": list(upstreams.nameservers),
+    }
+    _show(arguments, answer)
+    return 0 if wanted.write is None else 1
+
+
+def _show(arguments: Namespace, answer: dict[str, object]) -> None:
+    if arguments.json:
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        return
+    wanted = str(answer.pop("wanted"))
+    lines = [report.facts(answer), "wanted", *(f"  {line}" for line in wanted.splitlines())]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def resolvconf_guard(arguments: Namespace) -> int:
+    """`nacosdns resolvconf guard`: keeps the file until told to stop."""
+    config = configured(arguments)
+    guarding.place(config)
+    logs.configure(config.log.level, role="guard")
+    return asyncio.run(guarding.guard(lambda: configured(arguments), restore=arguments.restore))
+
+
+def resolvconf_restore(arguments: Namespace) -> int:
+    """`nacosdns resolvconf restore`: gives the file back."""
+    config = configured(arguments)
+    logs.configure("error", role="guard")
+    guard = guarding.Guard(config, logs.log())
+    try:
+        done = guard.restore()
+    finally:
+        guard.close()
+    sys.stdout.write((msgspec.json.encode({"done": done}).decode() if arguments.json else done) + "\n")
+    return 0
