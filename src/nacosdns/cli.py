@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nacosdns import commands, host_commands
 from nacosdns.config_load import DEFAULT_PATH
-from nacosdns.errors import ConfigError, ControlError, NacosdnsError, StartError
+from nacosdns.errors import ConfigError, ControlError, NacosdnsError, StartError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Command = arguments.command
     try:
         return command(arguments)
-    except (ConfigError, StartError) as error:
+    except (ConfigError, StartError, UsageError) as error:
         commands.complain(error, as_json=arguments.json)
         return EXIT_USAGE
     except (ControlError, NacosdnsError) as error:

@@ -65,8 +65,10 @@ def run(arguments: Namespace) -> int:
 
 def ask(arguments: Namespace) -> int:
     """`nacosdns ask NAME [TYPE]`: the answer and why."""
-    from nacosdns.spelled import reply  # noqa: PLC0415  # no other command reads DNS
+    from nacosdns.front_control import parse_question  # noqa: PLC0415  # no other command reads DNS
+    from nacosdns.spelled import reply  # noqa: PLC0415  # likewise
 
+    parse_question(arguments.name, arguments.type)  # a question that is none is a fault of use, whoever runs
     answer = _call(arguments, "ask", name=arguments.name, type=arguments.type)
     answer = {**reply(answer.pop("packet")), **answer}
     _show(arguments, answer, report.ask)
@@ -96,7 +98,9 @@ def upgrade(arguments: Namespace) -> int:
     last = began
     while last["state"] not in {"done", "failed"}:
         if time.monotonic() > ends:
-            raise ControlError(f"the upgrade did not end within {UPGRADE_DEADLINE_S:g} s ({last['state']}); see the log")
+            raise ControlError(
+                f"the upgrade did not end within {UPGRADE_DEADLINE_S:g} s ({last['state']}); see the log"
+            )
         time.sleep(UPGRADE_POLL_S)
         last = _upgrade_state(path, last)
         if last["number"] != began["number"]:
@@ -120,9 +124,10 @@ def cache_list(arguments: Namespace) -> int:
 
 
 def cache_flush(arguments: Namespace) -> int:
-    """`nacosdns cache flush NAME`: protection of a service ends; an outside name is forgotten."""
-    _show(arguments, _call(arguments, "cache.flush", name=arguments.name), report.flushed)
-    return 0
+    """`nacosdns cache flush NAME`: protection of a service ends; an outside name is forgotten; 1 when neither is known."""
+    answer = _call(arguments, "cache.flush", name=arguments.name)
+    _show(arguments, answer, report.flushed)
+    return 0 if report.let_go(answer) else 1
 
 
 def cache_accept(arguments: Namespace) -> int:
@@ -135,8 +140,7 @@ def check(arguments: Namespace) -> int:
     """`nacosdns check`: whether the configuration can be used, with everything that it names."""
     config = configured(arguments)
     read_password(config)
-    if config.static_file:
-        load_static(config.static_file)
+    watched = load_static(config.static_file) if config.static_file else ()
     from nacosdns.plugins import load_balancers  # noqa: PLC0415  # it runs code of other packages
 
     load_balancers()
@@ -146,7 +150,7 @@ def check(arguments: Namespace) -> int:
         "listen": list(config.server.listen),
         "zones": [zone.name for zone in config.zones],
         "namespaces": list(configuration.namespaces(config)),
-        "static_services": len(config.static),
+        "static_services": len(config.static) + len(watched),
     }
     _show(arguments, answer, lambda facts: "good\n" + report.facts(facts))
     return 0

@@ -104,3 +104,7 @@ class LinkError(NacosdnsError):
 
 class ControlError(NacosdnsError):
     """The control socket did not answer, or answered no."""
+
+
+class UsageError(ControlError):
+    """A command line means nothing: what is wrong with which word."""

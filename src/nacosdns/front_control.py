@@ -13,7 +13,7 @@ from nacosdns.core import dnsname, metrics
 from nacosdns.core.composing import CANARY
 from nacosdns.core.model import DEFAULT_NAMESPACE, Edns, Query, Rcode, RecordType, rcode_text, type_text
 from nacosdns.core.outside import question_key
-from nacosdns.errors import ControlError, WireError
+from nacosdns.errors import ControlError, UsageError, WireError
 from nacosdns.waiters import CommandWaiter
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ LISTED_MAX = 10_000
 
 
 def parse_question(name: str, qtype: str) -> Query:
-    """A question as a person writes it. ControlError says what is wrong with it."""
+    """A question as a person writes it. UsageError says what is wrong with it."""
     try:
         wire = dnsname.text_name(name)
     except WireError as error:
-        raise ControlError(f"{name!r} is not a DNS name: {error}") from error
+        raise UsageError(f"{name!r} is not a DNS name: {error}") from error
     word = qtype.upper()
     number = word.removeprefix("TYPE")
     if word in RecordType.__members__:
@@ -41,7 +41,7 @@ def parse_question(name: str, qtype: str) -> Query:
     elif number.isdigit() and int(number) < 65536:
         kind = int(number)
     else:
-        raise ControlError(f"{qtype!r} is not a record type: use {', '.join(RecordType.__members__)} or TYPE123")
+        raise UsageError(f"{qtype!r} is not a record type: use {', '.join(RecordType.__members__)} or TYPE123")
     question = wire + kind.to_bytes(2, "big") + b"\x00\x01"
     return Query(
         1,

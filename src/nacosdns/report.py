@@ -164,18 +164,37 @@ def _facts(value: object, indent: str = "  ") -> Iterator[str]:
             yield f"{indent}{key} {text(inner)}"
 
 
+_CACHED_FLAGS = (("DO", "dnssec_ok"), ("CD", "checking_disabled"))
+
+
 def cached(rows: Sequence[Mapping[str, Any]]) -> str:
     """What `nacosdns cache list` says."""
     if not rows:
         return "no outside name is kept"
-    shown = [{**row, "left": duration(row["left_s"]), "age": duration(row["age_s"])} for row in rows]
-    lines = table(shown, [("name", "name"), ("type", "type"), ("rcode", "rcode"), ("left", "left"), ("age", "age")])
+    shown = [
+        {
+            **row,
+            "left": duration(row["left_s"]) if row["left_s"] > 0 else "stale",
+            "age": duration(row["age_s"]),
+            "flags": " ".join(word for word, key in _CACHED_FLAGS if row[key]),
+        }
+        for row in rows
+    ]
+    lines = table(shown, [(key, key) for key in ("name", "type", "flags", "rcode", "left", "age")])
     more = [f"(the first {len(rows)}; there may be more)"] if len(rows) >= LISTED_MAX else []
     return "\n".join([*lines, *more])
 
 
+def let_go(answer: Mapping[str, Any]) -> bool:
+    """Whether a flush found anything of the name."""
+    fronts = (answer.get("fronts") or {}).values()
+    return bool(answer["keeper"]["services"]) or any(front.get("externals") for front in fronts)
+
+
 def flushed(answer: Mapping[str, Any]) -> str:
     """What `nacosdns cache flush` says."""
+    if not let_go(answer):
+        return f"nothing to flush: {answer['keeper']['name']} is no service of Nacos and no outside name that is kept"
     lines = [*_facts({"keeper": answer.get("keeper")}, "")]
     for slot, facts in (answer.get("fronts") or {}).items():
         lines += _facts({f"front {slot}": facts}, "")

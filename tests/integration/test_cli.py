@@ -72,10 +72,10 @@ def test_an_answer_without_a_record_is_exit_1_and_says_why(whole, name, kind):
 
 
 @pytest.mark.parametrize("words", [("ask", "a..nacos"), ("ask", "orders.nacos", "NOTYPE")])
-def test_a_question_that_is_none_is_one_line(whole, words):
+def test_a_question_that_is_none_is_one_line_and_exit_2(whole, words):
     done = whole(*words)
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
@@ -94,13 +94,14 @@ def test_services_and_status_are_tables_for_people_and_data_for_programs(whole):
     assert json.loads(whole("status", "--json").stdout)["supervisor"]["covered"] == []
 
 
-def test_the_cache_is_listed_and_flushed(whole):
+def test_the_cache_is_listed_and_a_flush_of_what_is_not_kept_is_a_no(whole):
     listed = whole("cache", "list", "--json")
     flushed = whole("cache", "flush", "orders.nacos", "--json")
 
     assert json.loads(listed.stdout) == []
-    assert flushed.returncode == 0
-    assert json.loads(flushed.stdout)["keeper"]["name"] == "orders.nacos"
+    assert flushed.returncode == 1
+    assert json.loads(flushed.stdout)["keeper"] == {"name": "orders.nacos", "services": []}
+    assert "nothing to flush" in whole("cache", "flush", "orders.nacos").stdout
 
 
 def test_accepting_nothing_is_a_no(whole):
@@ -157,6 +158,11 @@ def test_check_reads_the_password_and_the_static_file_too(tmp_path):
 
     assert done.returncode == 2
     assert f"{static}:2: static.nam" in done.stderr
+
+    static.write_text('[[static]]\nname = "a"\ninstances = [{ ip = "10.0.0.1", port = 80 }]\n')
+    done = nacosdns("check", "-c", str(file), "--json")
+
+    assert json.loads(done.stdout)["static_services"] == 1
 
 
 def test_plugins_lists_every_balancer_with_its_package():
