@@ -8,7 +8,6 @@ oldest generation in a front.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import os
 import signal
@@ -20,7 +19,7 @@ import msgspec
 
 from nacosdns import config as configuration
 from nacosdns.core import frames, metrics
-from nacosdns.edge import logs
+from nacosdns.edge import logs, standing
 from nacosdns.edge.clock import HostClock, until_next
 from nacosdns.edge.page import Page, State
 from nacosdns.errors import ControlError
@@ -34,10 +33,11 @@ if TYPE_CHECKING:
 BEAT_S = 0.25
 IDLE_BEAT_S = {"front": 0.5, "keeper": 1.0, "web": 1.0}
 """Of who reads no socket: each beat is a wake-up, and core/watch.py is patient with keeper and web."""
+STEP_BACK = {"front": (0, 0), "keeper": (200, 5), "web": (400, 10)}
+"""By how much each goes behind the supervisor: OOM score, and nice. Who answers is the last to be killed or to wait."""
 ANSWER_DEADLINE_S = 1.0
 SIGTERM_DRAIN_S = 2.0
 _DRAIN_GRACE_S = 0.2
-_PR_SET_PDEATHSIG = 1
 _NEVER = 2**31 - 1
 
 
@@ -206,8 +206,12 @@ def main(make: Callable[[Child], Conductor]) -> None:
     """The whole life of a child process: ``python -m MODULE FD``. Never returns; exits 0 after a drain, 1 on a fault."""
     setup = read_setup(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor tells us what to do
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _die_with_the_supervisor()
+    for number in (signal.SIGHUP, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # `systemctl kill` may reach us too
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # one born in the middle of an upgrade inherits what that holds back
+    standing.die_with_the_parent()
+    standing.call_me(f"nacosdns-{setup.role}{setup.slot if setup.role == 'front' else ''}")
+    standing.step_back(*STEP_BACK[setup.role])
     child = Child(setup)
     logs.configure(child.config.log.level, role=setup.role, slot=setup.slot)
     child.page.clear(metrics.gauge_cells())
@@ -231,9 +235,3 @@ def _loop_factory(role: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def _die_with_the_supervisor() -> None:
-    """A net under the channel: the kernel kills us when the supervisor dies. Linux only."""
-    if sys.platform == "linux":
-        ctypes.PyDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

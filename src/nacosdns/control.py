@@ -29,22 +29,34 @@ Arguments = dict[str, msgspec.Raw]
 
 
 class Control:
-    """The pending requests. ``tell`` sends a frame to a page slot; ``overview`` is the supervisor's part of `status`."""
+    """The pending requests. ``tell`` sends a frame to a page slot; ``overview`` is the supervisor's part of `status`.
+
+    ``upgrade`` begins one and says how it stands, as ``upgraded`` does afterwards. ``next_id`` goes on over an upgrade.
+    """
 
     def __init__(
         self,
         watch: Watch,
         tell: Callable[[int, frames.ChannelFrame], bool],
         overview: Callable[[], Mapping[str, object]],
+        *,
+        upgrade: Callable[[], object],
+        upgraded: Callable[[], object],
     ) -> None:
         self._watch = watch
         self._tell = tell
         self._overview = overview
-        self._next_id = 1
+        self._own = {"upgrade": upgrade, "upgrade.state": upgraded}
+        self.next_id = 1
         self._pending: dict[int, tuple[int, asyncio.Future[msgspec.Raw]]] = {}
 
     def __repr__(self) -> str:
         return f"<Control {len(self._pending)} pending>"
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for a part."""
+        return bool(self._pending)
 
     async def answer(self, ask: frames.Ask) -> frames.Told:
         """The answer to a request from the control socket; never raises for what a part says or fails to say."""
@@ -58,6 +70,8 @@ class Control:
             return msgspec.Raw(frames.encode(await self._status()))
         if verb == "cache.flush":
             return msgspec.Raw(frames.encode(await self._flush(arguments)))
+        if verb in self._own:
+            return msgspec.Raw(frames.encode(self._own[verb]()))
         if verb in KEEPER_VERBS:
             return await self._ask(self._ward("keeper"), verb, arguments)
         if verb in FRONT_VERBS:
@@ -98,7 +112,7 @@ class Control:
             raise ControlError(f"the {ward.role} is {ward.phase.value}; try again in a moment")
         if len(self._pending) >= _ASKED_MAX:
             raise ControlError("too many requests at once; try again in a moment")
-        number, self._next_id = self._next_id, self._next_id + 1
+        number, self.next_id = self.next_id, self.next_id + 1
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
         self._pending[number] = (ward.slot, answer)
         try:

@@ -2,7 +2,7 @@
 
 Must not know: names, services, what is in a packet. Rules: holds no data; decides nothing that core/watch.py can
 decide; a wrong configuration or a taken port is fatal at the start and refused later; nothing else from outside ends
-it.
+it; a program that an upgrade put in its place goes on with everything it had.
 """
 
 from __future__ import annotations
@@ -14,25 +14,30 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nacosdns import config as configuration
+from nacosdns import guarding, upgrading
+from nacosdns.children import Children
 from nacosdns.config_load import read_password
 from nacosdns.control import Control
-from nacosdns.core import frames, metrics, watch
+from nacosdns.core import frames, handover, metrics, watch
 from nacosdns.core.watch import Phase, Watch
-from nacosdns.edge import admin, canary, host, logs, page, rights, sockets
+from nacosdns.edge import activation, host, logs, page, rights, sockets, standing
 from nacosdns.edge.clock import HostClock, next_multiple
 from nacosdns.edge.cover import Cover
-from nacosdns.edge.page import Page, Role, State
+from nacosdns.edge.page import Role, State
 from nacosdns.edge.process import Births
-from nacosdns.errors import ConfigError, NacosdnsError, StartError
+from nacosdns.errors import ConfigError, ControlError, NacosdnsError, StartError
+from nacosdns.premises import Premises
+from nacosdns.service_manager import ServiceManager, in_words
+from nacosdns.stopping import Stopping
+from nacosdns.upgrading import Upgrading
+from nacosdns.vigil import Vigil
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nacosdns.config import Config
-    from nacosdns.edge.process import Process
+    from nacosdns.core.handover import Checked, Handover, HeldChild, Upgrade
     from nacosdns.ports import Log
 
 MODULES: Mapping[str, str] = {
@@ -40,14 +45,7 @@ MODULES: Mapping[str, str] = {
     "front": "nacosdns.front_process",
     "web": "nacosdns.web",
 }
-LINK_SOCKET = "link.sock"
-CONTROL_SOCKET = "control.sock"
-CANARY_S = 1.0
 LOOK_AROUND_S = 2.0
-FRONT_DRAIN_S = 1.2
-KEEPER_DRAIN_S = 1.0
-DRAIN_GRACE_S = 0.15
-KILL_GRACE_S = 0.2
 _QUERIES_PER_MS = 10  # at 10,000 queries a second, for the log line about receive buffers
 _NS = 1_000_000_000
 
@@ -56,8 +54,21 @@ class _Stopped(Exception):  # the good end of the task group
     """All is done: ends every task of the conductor."""
 
 
+def main(load: Callable[[], tuple[Config, str]], modules: Mapping[str, str] = MODULES, *, state_fd: int = -1) -> int:
+    """A bridge until it is told to stop; the exit code. ``state_fd`` holds what a running one left to us."""
+    left = upgrading.take(state_fd) if state_fd >= 0 else None
+    config, password = (configuration.decode(left.config), left.password) if left else load()
+    logs.configure(config.log.level, role="supervisor")
+    standing.call_me("nacosdns")
+    own_rights = standing.keep_rights()
+    return asyncio.run(Supervisor(config, password, load, modules, left=left, own_rights=own_rights).run())
+
+
 class Supervisor:
-    """One bridge. ``load`` reads configuration and password again at SIGHUP; ``modules`` are the children by role."""
+    """One bridge. ``load`` reads configuration and password again at SIGHUP; ``modules`` are the children by role.
+
+    ``left`` is what an earlier supervisor left, when we take its place; ``own_rights`` the one after us gets too.
+    """
 
     def __init__(
         self,
@@ -65,28 +76,43 @@ class Supervisor:
         password: str,
         load: Callable[[], tuple[Config, str]],
         modules: Mapping[str, str] = MODULES,
+        *,
+        left: Handover | None = None,
+        own_rights: int = 0,
     ) -> None:
         self.config = config
         self._password = password
         self._load = load
-        self._modules = modules
+        self._left = left
         self.clock = HostClock()
         self.counters = metrics.Counters()
         self.listeners = sockets.Listeners()
         self.watch = Watch(config.server.fronts, self.clock.now(), web=bool(config.web.listen))
-        self.pages: dict[int, Page] = {}
-        self.processes: dict[int, Process] = {}
-        self._told: dict[int, Config] = {}
-        self._born: set[int] = set()
+        self._user = rights.find_user(config.server.user)
+        births = Births(rights.owner(self._user), page.memory_file)
+        self.children = Children(self.watch, births, modules, received=self._heard, exited=self._exited)
+        self._premises = Premises(config.cache.dir, config.server.control_group, self._user)
         self._seen: dict[host.HostAddress, None] = {}
-        self._password_stamp = _stamp(config)
+        self._password_stamp = 0 if left else _stamp(config)  # it may have changed since the self-check read it
         self._cover = Cover(lambda count: self._count(metrics.COVERED.index(), count))
-        self._control = Control(self.watch, self._tell, self._overview)
-        self._link_socket = admin.Listener(Path(config.cache.dir) / LINK_SOCKET, 0o600)
-        self._control_socket = admin.Listener(Path(config.cache.dir) / CONTROL_SOCKET, 0o660)
-        self._refused = ""
+        self._upgrading = Upgrading(self, left.upgrade if left else None, own_rights)
+        self._control = Control(
+            self.watch, self.children.tell, self._overview, upgrade=self._upgrade, upgraded=self._upgraded
+        )
+        self._manager = ServiceManager(
+            activation.Notifier(os.environ.get("NOTIFY_SOCKET", "")),
+            activation.watchdog_s(os.environ),
+            announced=bool(left and left.announced),
+        )
+        self._vigil = Vigil(
+            self.listeners,
+            self.children,
+            self.clock,
+            counters=self.counters,
+            silent=lambda slot: self.children.kill(slot, "does not answer"),
+        )
         self._wake = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._stopping = Stopping(self.watch, self.children, self.clock, self.wake)
         self._stopped = asyncio.Event()
         self._exit_code = 0
         self._log: Log = logs.log()
@@ -99,13 +125,20 @@ class Supervisor:
     async def run(self) -> int:
         """Runs the bridge until it is told to stop; the exit code. StartError when this host does not let it start."""
         with contextlib.ExitStack() as resources:
-            resources.callback(self._kill_all)
-            self._open(resources)
+            resources.callback(self.children.kill_all)
+            resources.callback(self.listeners.close)
+            if self._left:
+                self._adopt(self._left, resources)
+            else:
+                self._open(resources)
             try:
                 async with asyncio.TaskGroup() as self._group:
-                    for part in (self._conduct(), self._judge(), self._ask_canary(), self._look_around(), self._end()):
+                    for part in (self._conduct(), self._judge(), self._look_around(), self._end()):
                         self._group.create_task(part)
-                    self._group.create_task(self._control_socket.serve(self._control.answer))
+                    for part in (self._vigil.run(self._tell_manager), self._upgrading.finish()):
+                        self._group.create_task(part)
+                    self._group.create_task(self._premises.control.serve(self._control.answer))
+                    self._group.create_task(guarding.keep(lambda: self.config, self._log))
                     self._hear_signals()
             except* _Stopped:
                 pass
@@ -116,17 +149,16 @@ class Supervisor:
     def _open(self, resources: contextlib.ExitStack) -> None:
         """Takes everything that the bridge needs of this host; ``resources`` gives it back."""
         server = self.config.server
-        self._user = rights.find_user(server.user)
-        self._births = Births(rights.owner(self._user), page.memory_file)
-        resources.callback(self.listeners.close)
+        self.listeners.take_given(activation.given_sockets(os.environ))
         self._want_sockets(self.config)
+        for endpoint in self.listeners.shared():
+            self._log.warning("listen.shared", address=str(endpoint), fronts=server.fronts)
         if self.config.web.listen:
             sockets.check_free(sockets.Endpoint(*configuration.host_port(self.config.web.listen)), "web.listen")
-        resources.enter_context(self._link_socket)
-        resources.enter_context(self._control_socket)
-        self._open_sockets()
-        self._make_pages()
-        self.pages[watch.SUPERVISOR_SLOT].state = State.READY
+        self._premises.open(resources)
+        self.children.make_pages()
+        self.children.own.claim(Role.SUPERVISOR, os.getpid(), self.clock.now_ns())
+        self.children.own.state = State.READY
         buffer_bytes = self.listeners.receive_buffer_bytes()
         self._log.info(
             "started",
@@ -137,16 +169,84 @@ class Supervisor:
             receive_buffer_ms=buffer_bytes // sockets.QUERY_BUFFER_BYTES // _QUERIES_PER_MS,
         )
 
-    def _open_sockets(self) -> None:
-        """Makes the state directory and those of our socket files that are not there."""
-        gid = rights.group_id(self.config.server.control_group)
-        rights.prepare_directory(Path(self.config.cache.dir), self._user, gid)
-        self._link_socket.open(*(rights.owner(self._user) or (rights.UNCHANGED, rights.UNCHANGED)))
-        self._control_socket.open(rights.UNCHANGED, gid)
+    # Taking a place
+
+    def hold(self, upgrade: Upgrade, checked: Checked | None, fresh: HeldChild | None) -> Handover:
+        """All that outlives us in an upgrade, at this moment."""
+        self.counters.flush_into(self.children.own.counters)
+        config = self.config
+        pages = self.children.spare_pages()
+        if fresh:
+            pages.pop(fresh.slot, None)
+        return handover.Handover(
+            upgrade=upgrade,
+            config=checked.config if checked else configuration.encode(config),
+            password=checked.password if checked else self._password,
+            directory=str(self._premises.directory),
+            disk_fault=self._premises.fault,
+            cache_dir=config.cache.dir,
+            control_group=config.server.control_group,
+            web_listen=config.web.listen,
+            user=config.server.user,
+            fronts=config.server.fronts,
+            sockets=self.listeners.hold(),
+            late=tuple(self.listeners.late),
+            link=self._premises.link.hold(),
+            control=self._premises.control.hold(),
+            own_page_fd=self.children.own.fd,
+            pages=pages,
+            children=(*self.children.hold(), *filter(None, (fresh,))),
+            counters=handover.counters(),
+            next_id=self._control.next_id,
+            announced=self._manager.announced,
+        )
+
+    def _adopt(self, left: Handover, resources: contextlib.ExitStack) -> None:
+        """Goes on with everything that the old code held. What can fail here was tried by the self-check."""
+        self.listeners.adopt(left.sockets, left.late, left.fronts)
+        self._premises.adopt(left)
+        resources.enter_context(self._premises.link)
+        resources.enter_context(self._premises.control)
+        self._control.next_id = left.next_id
+        self.children.adopt(left, self.clock.now(), self.config)
+        self._log.info("upgrade.took_over", release=left.upgrade.after, config=configuration.digest(self.config))
+        if left.user != self.config.server.user:
+            self._premises.give_to(self._user)
+        self._look_for_interfaces()
+        self.children.make_pages()
+
+    @property
+    def link_path(self) -> str:
+        """Where fronts find the keeper."""
+        return self._premises.link_path
+
+    def is_busy(self) -> bool:
+        """Whether an operator waits for an answer of a child."""
+        return self._control.busy
+
+    def wake(self) -> None:
+        """Has the plan looked at again."""
+        self._wake.set()
+
+    def _upgrade(self) -> Upgrade:
+        return self._upgrading.begin(self._group)
+
+    def _upgraded(self) -> Upgrade | None:
+        return self._upgrading.last
+
+    def _upgrade_by_signal(self) -> None:
+        try:
+            self._upgrade()
+        except ControlError as error:
+            self._log.warning("upgrade.refused", reason=str(error))
+
+    # Life with others
 
     def _want_sockets(self, config: Config) -> bool:
         """Opens what this configuration needs; whether the set of sockets changed."""
-        self._seen |= dict.fromkeys(host.addresses())
+        present = host.addresses()
+        self._vigil.present = {str(item.address) for item in present}
+        self._seen |= dict.fromkeys(present)
         changed = self.listeners.want(config.server.listen, config.server.fronts, self._seen)
         for entry in self.listeners.missing if changed else ():
             self._log.warning("listen.interface_missing", entry=entry)
@@ -154,29 +254,23 @@ class Supervisor:
             self._log.warning("listen.address_missing", address=str(endpoint))
         return changed
 
-    def _make_pages(self) -> None:
-        """A page for every slot; web has to be born anew to see new ones."""
-        missing = {watch.SUPERVISOR_SLOT, *self.watch.wards} - self.pages.keys()
-        for slot in missing:
-            self.pages[slot] = Page.create()
-        if watch.SUPERVISOR_SLOT in missing:
-            self.pages[watch.SUPERVISOR_SLOT].claim(Role.SUPERVISOR, os.getpid(), self.clock.now_ns())
-        elif missing:
-            self.watch.renew("web")
-
     async def _end(self) -> None:
         await self._stopped.wait()
         raise _Stopped
-
-    def _kill_all(self) -> None:
-        for process in self.processes.values():
-            process.kill()
 
     def _hear_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGUSR2, self._upgrade_by_signal)
+        upgrading.hear_signals_again()
+
+    def _tell_manager(self, canary_age_s: float) -> None:
+        if self._manager:
+            upgrade, fault = self._upgrading.last, self._premises.fault
+            words = in_words(self.watch, self.listeners.wanted, upgrade, has_disk=not fault)
+            self._manager.look(self.clock.now(), canary_age_s, words)
 
     # Children
 
@@ -195,84 +289,43 @@ class Supervisor:
             case watch.Spawn(slot):
                 self._spawn(slot)
             case watch.Kill(slot, reason):
-                self._log.warning("child.killed", **self._who(slot), reason=reason)
-                self.processes[slot].kill()
+                self.children.kill(slot, reason)
             case watch.Activate(slot, own):
                 self._log.info("front.reads", slot=slot, sockets=list(own))
-                self._tell(slot, frames.Activate(own))
+                self.children.tell(slot, frames.Activate(own))
             case watch.Drain(slot, deadline_s):
-                self._tell(slot, frames.Drain(deadline_s))
+                self.children.tell(slot, frames.Drain(deadline_s))
             case watch.Cover(own):
                 alarming = own and not self.watch.stopping
                 (self._log.warning if alarming else self._log.info)("front.covered", sockets=list(own))
-                self._cover.set(pair for slot in own for pair in self.listeners.pairs(slot))
+                self._cover.set((pair.udp, pair.tcp) for slot in own for pair in self.listeners.pairs(slot))
 
     def _spawn(self, slot: int) -> None:
         role = self.watch.wards[slot].role
-        setup, inherited = self._setup(slot, role)
-        self.pages[slot].claim(Role[role.upper()], 0, self.clock.now_ns())
+        self.children.fresh_page(slot)
+        setup, inherited = self.children.setup(
+            slot, self.config, password=self._password, listeners=self.listeners, link=self._premises.link
+        )
         self.watch.spawned(slot, self.clock.now())
-        if slot in self._born:
+        if not self.children.is_first(slot):
             self._count(metrics.RESTARTS.index(role))
-        self._born.add(slot)
         try:
-            process = self._births.spawn(
-                self._modules[role], setup, inherited, lambda status: self._exited(slot, status)
-            )
+            self.children.spawn(slot, setup, inherited, self.clock.now_ns())
         except OSError as error:
-            if isinstance(error, PermissionError) and not self._told:
+            if isinstance(error, PermissionError) and self.children.none_was_told:
                 raise rights.cannot_run(self._user, error) from error
             self._log.error("child.not_started", role=role, slot=slot, reason=str(error))
             self.watch.exited(slot, self.clock.now())
             return
-        self.pages[slot].claim(Role[role.upper()], process.pid, self.clock.now_ns())
-        self.processes[slot] = process
-        self._told[slot] = self.config
-        self._group.create_task(process.hear(lambda frame: self._heard(slot, process, frame)))
-        self._log.info("child.started", **self._who(slot))
+        self.children.told(slot, self.config)
 
-    def _setup(self, slot: int, role: str) -> tuple[frames.ChildSetup, list[int]]:
-        """What the child is born with, and the descriptors that it inherits."""
-        own = self.pages[slot].fd
-        setup = frames.ChildSetup(
-            role=role,
-            slot=slot,
-            channel_fd=-1,
-            page_fd=own,
-            link_path=str(Path(self.config.cache.dir) / LINK_SOCKET),
-            config=configuration.encode(self.config),
-        )
-        match role:
-            case "keeper":
-                link_fd = self._link_socket.fileno()
-                setup = msgspec.structs.replace(setup, link_fd=link_fd, password=self._password)
-                return setup, [own, link_fd]
-            case "front":
-                sets = self.listeners.sets()
-                return msgspec.structs.replace(setup, sockets=sets), [
-                    own,
-                    *(fd for one in sets for fd, _ in one.udp + one.tcp),
-                ]
-            case _:
-                fds = tuple(self.pages[n].fd if n in self.pages else -1 for n in range(max(self.pages) + 1))
-                return msgspec.structs.replace(setup, pages=fds), [fd for fd in fds if fd >= 0]
-
-    def _who(self, slot: int) -> dict[str, str | int]:
-        process = self.processes.get(slot)
-        return {"child": self.watch.wards[slot].role, "slot": slot, "pid": process.pid if process else 0}
-
-    def _tell(self, slot: int, frame: frames.ChannelFrame) -> bool:
-        return slot in self.processes and self.processes[slot].tell(frame)
-
-    def _heard(self, slot: int, process: Process, frame: frames.ChannelFrame) -> None:
-        if self.processes.get(slot) is not process:
-            return  # the last words of one that is gone already
+    def _heard(self, slot: int, frame: frames.ChannelFrame) -> None:
         match frame:
             case frames.Ready(services=services):
-                self._log.info("child.ready", **self._who(slot), services=services)
+                self._log.info("child.ready", **self.children.who(slot), services=services)
                 self.watch.ready(slot)
-                if self._told[slot] is not self.config:
-                    self._configure(slot)
+                if not self.children.knows(slot, self.config):
+                    self.children.configure(slot, self.config, self._password)
                 self._wake.set()
             case frames.Told():
                 self._control.told(slot, frame)
@@ -282,19 +335,16 @@ class Supervisor:
     def _exited(self, slot: int, status: int) -> None:
         ward = self.watch.wards[slot]
         expected = ward.phase is Phase.DRAINING or self.watch.stopping
-        (self._log.info if expected else self._log.warning)("child.exited", **self._who(slot), status=status)
-        del self.processes[slot]
-        self.pages[slot].release()
-        self.pages[slot].clear(metrics.gauge_cells())
+        (self._log.info if expected else self._log.warning)("child.exited", **self.children.who(slot), status=status)
         self._control.lost(slot)
         self.watch.exited(slot, self.clock.now())
-        self._gone.set()
+        self._stopping.gone()
         self._wake.set()
 
     def _overview(self) -> dict[str, object]:
         """Our own part of `nacosdns status`."""
         now_ns = self.clock.now_ns()
-        own = self.pages[watch.SUPERVISOR_SLOT]
+        own = self.children.own
         return {
             "pid": os.getpid(),
             "up_s": (now_ns - own.started_ns) / _NS,
@@ -302,19 +352,11 @@ class Supervisor:
             "listen": [str(endpoint) for endpoint in self.listeners.wanted],
             "missing": [*self.listeners.missing, *map(str, self.listeners.late)],
             "canary_age_s": (now_ns - own.canary_ns) / _NS if own.canary_ns else None,
+            "receive_buffer_bytes": self.listeners.receive_buffer_bytes(),
             "covered": list(self.watch.covered),
-            "children": [self._child(ward, now_ns) for _, ward in sorted(self.watch.wards.items())],
-        }
-
-    def _child(self, ward: watch.Ward, now_ns: int) -> dict[str, object]:
-        return {
-            "role": ward.role,
-            "slot": ward.slot,
-            "pid": self.processes[ward.slot].pid if ward.slot in self.processes else 0,
-            "phase": ward.phase.value,
-            "sockets": list(ward.reads),
-            "beat_age_s": max(0, now_ns - self.pages[ward.slot].beat_ns) / _NS,
-            "failures": ward.failures,
+            "disk": self._premises.fault,
+            "upgrade": self._upgrading.last,
+            "children": self.children.describe(now_ns),
         }
 
     def _count(self, index: int, times: int = 1) -> None:
@@ -323,30 +365,17 @@ class Supervisor:
     # Watching
 
     async def _judge(self) -> None:
-        own = self.pages[watch.SUPERVISOR_SLOT]
+        own = self.children.own
         while True:
             await next_multiple(watch.JUDGE_S)
             now_ns = self.clock.now_ns()
-            ages_s = {slot: max(0, now_ns - self.pages[slot].beat_ns) / _NS for slot in self.processes}
-            for action in self.watch.judge(now_ns / _NS, ages_s):
+            for action in self.watch.judge(now_ns / _NS, self.children.ages_s(now_ns)):
                 self._do(action)
             for role in ("keeper", "front", "web"):
                 alive = [w for w in self.watch.wards.values() if w.role == role and w.phase is Phase.READY]
                 self.counters.set(metrics.ALIVE.index(role), len(alive))
             own.beat(now_ns)
             self.counters.flush_into(own.counters)
-
-    async def _ask_canary(self) -> None:
-        """Once a second, when a front should be there; the time of the last answer stands in our page."""
-        while True:
-            await next_multiple(CANARY_S)
-            endpoint = next((item for item in self.listeners.wanted if item not in self.listeners.late), None)
-            if endpoint is None or not any(ward.reads for ward in self.watch.wards.values()):
-                continue
-            good = await canary.answered(endpoint.local.host, endpoint.port)
-            self._count(metrics.CANARY.index("answered" if good else "lost"))
-            if good:
-                self.pages[watch.SUPERVISOR_SLOT].canary_answered(self.clock.now_ns())
 
     async def _look_around(self) -> None:
         """What changes on a host without telling: addresses, interfaces, the password file, our directory."""
@@ -358,7 +387,9 @@ class Supervisor:
                 self._log.info("listen.address_appeared", address=str(endpoint))
             self._look_for_interfaces()
             self._look_at_password()
-            self._look_at_directory()
+            if self._premises.look():
+                self.watch.renew("keeper")
+                self._wake.set()
             if self.watch.is_settled:
                 self.listeners.close_unwanted()
 
@@ -375,30 +406,15 @@ class Supervisor:
         if stamp == self._password_stamp:
             return
         self._password_stamp = stamp
+        before = self._password
         try:
             self._password = read_password(self.config)
         except ConfigError as error:
             self._log.warning("password.unreadable", reason=str(error))  # the one we have stays
+        if self._password == before:
             return
         self._log.info("password.changed")
-        self._configure(watch.KEEPER_SLOT)
-
-    def _look_at_directory(self) -> None:
-        """Socket files that somebody removed are made anew, and so is the keeper, which holds the old link."""
-        if self._link_socket.is_there and self._control_socket.is_there:
-            return
-        link_fd, refused = self._link_socket.fileno(), self._refused
-        try:
-            self._open_sockets()
-            self._refused = ""
-            self._log.warning("sockets.remade", directory=self.config.cache.dir)
-        except StartError as error:
-            self._refused = str(error)
-            if self._refused != refused:  # said once, tried every time
-                self._log.warning("sockets.not_remade", reason=self._refused)
-        if self._link_socket.fileno() != link_fd:
-            self.watch.renew("keeper")
-            self._wake.set()
+        self.children.configure(watch.KEEPER_SLOT, self.config, self._password)
 
     # Signals
 
@@ -409,39 +425,17 @@ class Supervisor:
             self._stopped.set()
             return
         self.watch.stopping = True
+        self._upgrading.give_up("nacosdns was told to stop")
+        self._manager.stopping()
         self._group.create_task(self._stop())
 
     async def _stop(self) -> None:
-        """Fronts and web finish first, then the keeper saves; who does not listen is killed. Under 3 s in all."""
-        self._log.info("stopping")
-        others = {slot for slot in self.processes if slot != watch.KEEPER_SLOT}
-        await self._drain(others, FRONT_DRAIN_S)
-        await self._drain({watch.KEEPER_SLOT}, KEEPER_DRAIN_S)
-        self._log.info("stopped")
+        await self._stopping.stop()
         self._stopped.set()
-
-    async def _drain(self, slots: set[int], deadline_s: float) -> None:
-        for slot in slots & self.processes.keys():
-            starting = self.watch.wards[slot].phase is Phase.STARTING
-            self.watch.drained(slot, self.clock.now())
-            if starting or not self._tell(slot, frames.Drain(deadline_s)):
-                self.processes[slot].kill()
-        self._wake.set()
-        await self._until_gone(slots, deadline_s + DRAIN_GRACE_S)
-        for slot in slots & self.processes.keys():
-            self._log.warning("child.killed", **self._who(slot), reason="did not end")
-            self.processes[slot].kill()
-        await self._until_gone(slots, KILL_GRACE_S)
-
-    async def _until_gone(self, slots: set[int], deadline_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(deadline_s):
-                while slots & self.processes.keys():
-                    self._gone.clear()
-                    await self._gone.wait()
 
     def _reload(self) -> None:
         """Reads the configuration again; a bad one is refused whole, and the old one stays."""
+        self._manager.reloading()
         try:
             config, password = self._load()
             self._take(config)
@@ -449,11 +443,15 @@ class Supervisor:
             self._count(metrics.RELOADS.index("failed"))
             self._log.error("reload.refused", reason=str(error))
             return
+        finally:
+            self._manager.reloaded()
+        self._upgrading.give_up("the configuration was read again meanwhile; say it once more")
         self._password = password
         self._password_stamp = _stamp(config)
-        self._make_pages()
-        for slot in self.processes:
-            self._configure(slot)
+        if self.children.make_pages():
+            self.watch.renew("web")  # it has to be born anew to see them
+        for slot in self.children.slots:
+            self.children.configure(slot, self.config, self._password)
         logs.configure(config.log.level, role="supervisor")
         self._count(metrics.RELOADS.index("ok"))
         self._log.info("reloaded", config=configuration.digest(config))
@@ -471,6 +469,8 @@ class Supervisor:
         user = rights.find_user(config.server.user)
         if config.web.listen not in {"", old.web.listen}:
             sockets.check_free(sockets.Endpoint(*configuration.host_port(config.web.listen)), "web.listen")
+        if user != self._user:
+            self._premises.give_to(user)
         if self._want_sockets(config):
             self.watch.renew("front")
         self.config = config
@@ -478,15 +478,10 @@ class Supervisor:
             self.watch.renew("web")
         if user != self._user:
             self._user = user
-            self._births.owner = rights.owner(user)
-            for role in self._modules:
+            self.children.births.owner = rights.owner(user)
+            for role in MODULES:
                 self.watch.renew(role)
         self.watch.resize(config.server.fronts, self.clock.now(), web=bool(config.web.listen))
-
-    def _configure(self, slot: int) -> None:
-        password = self._password if self.watch.wards[slot].role == "keeper" else ""
-        if self._tell(slot, frames.Configure(configuration.encode(self.config), password)):
-            self._told[slot] = self.config
 
 
 def _stamp(config: Config) -> int:

@@ -1,24 +1,30 @@
-"""The real supervisor over fake children: ``python -m fakes.bridge CONFIG ROLE=MODULE…``."""
+"""The real supervisor over fake children: ``python -m fakes.bridge CONFIG ROLE=MODULE…``.
 
-import asyncio
+A file CONFIG.modules with such entries, read at each start, wins: what a new release brings.
+"""
+
 import os
 import sys
+from pathlib import Path
 
+from nacosdns import self_check, supervisor, upgrading
 from nacosdns.config_load import load, read_password
-from nacosdns.edge import logs
 from nacosdns.errors import NacosdnsError
-from nacosdns.supervisor import Supervisor
 
 
-def main(path: str, *modules: str) -> int:
+def main(path: str, *entries: str) -> int:
     def read():
         config = load(path, os.environ)
         return config, read_password(config)
 
+    released = Path(f"{path}.modules")
+    modules = dict(entry.split("=") for entry in entries)
+    modules |= dict(entry.split("=") for entry in released.read_text().split()) if released.exists() else {}
+    errand = upgrading.errand(os.environ)
     try:
-        logs.configure("info", role="supervisor")
-        supervisor = Supervisor(*read(), read, dict(entry.split("=") for entry in modules))
-        return asyncio.run(supervisor.run())
+        if errand and errand.result_fd >= 0:
+            return self_check.main(errand, read, modules)
+        return supervisor.main(read, modules, state_fd=errand.state_fd if errand else -1)
     except NacosdnsError as error:
         sys.stderr.write(f"{error}\n")
         return 2

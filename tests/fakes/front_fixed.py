@@ -1,6 +1,6 @@
 """A front that answers every query with one A record whose address is its own process id; it obeys some names.
 
-`hang` in the question blocks its loop, `crash` ends it with exit status 3.
+`hang` in the question blocks its loop, `crash` ends it with exit status 3, after `mute` it answers nothing any more.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from nacosdns.core import metrics
 class FixedFront:
     def __init__(self, own: child.Child) -> None:
         self.child = own
+        self.mute = False
         self.reading: list[socket.socket] = []
         self.sockets = {
             pairs.slot: [socket.socket(fileno=os.dup(fd)) for fd, _ in pairs.udp] for pairs in own.setup.sockets
@@ -40,6 +41,9 @@ class FixedFront:
             time.sleep(60)
         if b"\x05crash" in packet:
             os._exit(3)
+        self.mute = self.mute or b"\x04mute" in packet
+        if self.mute:
+            return
         self.child.counters[metrics.query_index("udp", "a", "noerror", "zone")] += 1
         self.child.flush()
         counts = b"\x00\x01\x00\x01\x00\x00\x00\x00"

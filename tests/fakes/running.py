@@ -82,6 +82,7 @@ class Bridge:
         directory: Path | None = None,
         python: str = sys.executable,
         before: tuple[str, ...] = (),
+        given: tuple[int, ...] = (),
         top: str = "",
     ) -> None:
         self.port = port or free_port()
@@ -98,6 +99,7 @@ class Bridge:
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            pass_fds=given,
             env=os.environ | {"PYTHONPATH": ":".join(paths)},
         )
         self.lines: list[str] = []

@@ -133,6 +133,7 @@ def test_sigterm_drains_too_and_ctrl_c_is_the_supervisors_business(born):
     child.hear()
     child.process.send_signal(signal.SIGINT)
     child.process.send_signal(signal.SIGHUP)
+    child.process.send_signal(signal.SIGUSR2)
     child.process.send_signal(signal.SIGTERM)
     code, logged = child.end()
 

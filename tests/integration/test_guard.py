@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes.running import until
+from fakes.running import TWO_ORDERS, Bridge, until
 from fakes.upstream import StubUpstream
 from nacosdns import guarding
 from nacosdns.cli import parser
@@ -738,3 +738,19 @@ def test_the_supervisors_guard_lives_as_long_as_it_is_wanted_and_dies_with_it(pl
 
     assert place.file.read_text(encoding="ascii") == DHCP  # told to stop, it gave the file back
     assert not Path(f"/proc/{pid}").exists()
+
+
+@needs_root
+def test_a_bridge_that_is_told_to_guard_does_and_gives_the_file_back_when_it_stops(place: Place, tmp_path: Path) -> None:
+    place.file.write_text(DHCP, encoding="ascii")
+    text = f'{TWO_ORDERS}[host]\nguard = true\nrestore_on_stop = true\nresolv_conf = "{place.file}"\n'
+    running = Bridge(tmp_path, text=text, modules={}, listen=f'"{OURS}:53"')
+    try:
+        running.up()
+        until(lambda: ours(place), 20, "our address")
+        running.signal(signal.SIGTERM)
+
+        assert running.wait() == 0
+        assert place.file.read_text(encoding="ascii") == DHCP
+    finally:
+        running.close()

@@ -300,3 +300,17 @@ def test_a_row_that_holds_another_service_than_its_name_says_is_skipped_and_coun
 
     assert services(tmp_path) == {"s0", "s2"}
     assert read(str(tmp_path)).damaged == 1
+
+
+def test_a_database_closed_well_is_read_on_a_read_only_disk(tmp_path: Path) -> None:
+    """On a tmpfs of its own; needs root, as the suite in CI has."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=True)
+    try:
+        asyncio.run(fill(place, 3))
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+
+        assert services(place) == {"s0", "s1", "s2"}
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

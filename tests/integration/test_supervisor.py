@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ from nacosdns.core import frames
 from nacosdns.edge import admin
 from nacosdns.edge.cover import servfail
 from nacosdns.edge.process import Process
+from nacosdns.edge.rights import refuges
 from nacosdns.errors import ControlError
 
 SERVFAIL = 2
@@ -102,6 +104,33 @@ def test_the_dead_fronts_place_is_taken_by_a_new_standby(bridge):
 
     assert rcode(exchange(packet("who.nacos"), running.port)) == 0
     assert len(running.children()) == 4
+
+
+def test_a_packet_that_kills_every_front_does_not_take_the_service_down(bridge):
+    """A resolver asks it again and again: fronts come back ever later, and meanwhile clients are told SERVFAIL at once."""
+    running = bridge().up()
+    slowest, unanswered, codes = 0.0, 0, set()
+    ends = time.monotonic() + 6.0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as poison:
+        poison.connect(("127.0.0.1", running.port))
+        while time.monotonic() < ends:
+            with contextlib.suppress(ConnectionError):
+                poison.send(packet("crash.nacos"))
+            began = time.monotonic()
+            for _ in range(5):
+                try:
+                    codes.add(rcode(exchange(packet("who.nacos"), running.port, seconds=2.0)))
+                except TimeoutError:
+                    unanswered += 1
+            slowest = max(slowest, time.monotonic() - began)
+            time.sleep(0.2)
+    crashes = len(running.said("child.exited", "status=3"))
+    until(lambda: rcode(exchange(packet("who.nacos"), running.port)) == 0, 15.0, "a front")
+
+    assert unanswered == 0
+    assert slowest < 1.5
+    assert codes <= {0, SERVFAIL}
+    assert 3 <= crashes <= 20  # without the back-off it would be twice as many
 
 
 def test_a_hanging_front_is_killed_and_its_queue_is_answered_by_the_standby(bridge):
@@ -242,18 +271,39 @@ async def test_a_frame_for_a_child_that_hung_up_leaves_no_error_behind():
     ours, theirs = socket.socketpair()
     ended = asyncio.Event()
     popen = subprocess.Popen([sys.executable, "-c", ""])
-    process = Process(popen, ours, lambda _: ended.set())
-    hearing = asyncio.create_task(process.hear(lambda _: None))
-    while not process.tell(frames.Drain(1.0)):
-        await asyncio.sleep(0)
+    process = Process(popen, ours, lambda _: None, lambda _: ended.set())
     theirs.close()
-    process.tell(frames.Drain(1.0))
-    await asyncio.wait_for(hearing, 5.0)
-    await asyncio.wait_for(ended.wait(), 5.0)
-    del hearing, process
-    gc.collect()
 
+    assert not (process.tell(frames.Drain(1.0)) and process.tell(frames.Drain(1.0)))
+    await asyncio.wait_for(ended.wait(), 5.0)
+    del process
+    gc.collect()
     assert errors == []
+    assert ours.fileno() == -1
+
+
+@on_a_loop
+async def test_what_was_half_read_and_half_sent_is_gone_on_with():
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(5.0)
+    got: list[object] = []
+    ended = asyncio.Event()
+    popen = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    whole = frames.framed(frames.Ready(7))
+    process = Process(popen, ours, got.append, lambda _: ended.set())
+    process.resume(whole[:3], frames.framed(frames.Drain(1.0))[2:])
+    theirs.sendall(whole[3:] + whole[:5])
+    for _ in range(100):
+        await asyncio.sleep(0)
+    process.kill()
+    await asyncio.wait_for(ended.wait(), 5.0)
+
+    sent = theirs.recv(100)
+    theirs.close()
+
+    assert got == [frames.Ready(7)]
+    assert bytes(process.unread) == whole[:5]
+    assert sent == frames.framed(frames.Drain(1.0))[2:]
 
 
 # Its directory
@@ -361,20 +411,36 @@ def test_a_directory_that_another_bridge_took_is_left_to_it(bridge):
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("user", ['user = ""', 'user = "nobody"'])
+@pytest.mark.parametrize("options", ["ro", "size=4k,nr_inodes=1"])
 @pytest.mark.parametrize("below", [".", "state"])
-def test_a_directory_on_a_read_only_file_system_says_so_and_exit_2(bridge, tmp_path, user, below):
+def test_a_disk_that_takes_no_file_stops_nobody_and_is_said(bridge, tmp_path, options, below):
     mount = tmp_path / "disk"
     mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "nacosdns", str(mount)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "nacosdns", str(mount)], check=True)
     try:
-        running = bridge(text=user, directory=mount / below)
+        running = bridge(text=STATIC, modules={}, directory=mount / below).up()
+        answered = rcode(exchange(packet("orders.nacos"), running.port))
+        refuge = next(path for path in refuges(mount / below) if path.exists())
+        command = [sys.executable, "-m", "nacosdns.cli", "status", "-c", str(running.file)]
+        until(lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0, what="a good status")
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        running.signal(signal.SIGTERM)
         code = running.wait()
     finally:
         subprocess.run(["umount", str(mount)], check=True)
+    shutil.rmtree(refuge)
 
-    assert code == 2
-    assert f"cache.dir {mount / below} is on a read-only file system; remount it read-write" in running.lines[-1]
+    assert (answered, code) == (0, 0)
+    assert "NO DISK" in said
+    assert running.said("disk.unusable", str(mount), f"sockets={refuge}")
+
+
+def test_a_directory_that_is_not_ours_to_write_is_the_operators_to_mend(bridge, tmp_path):
+    (tmp_path / "file").write_text("")
+    running = bridge(directory=tmp_path / "file" / "below")
+
+    assert running.wait() == 2
+    assert "cannot be made" in running.lines[-1]
 
 
 # Starting
@@ -429,18 +495,55 @@ def test_an_unknown_user_says_how_to_make_it(bridge):
         running.up()
 
 
+def reachable_python() -> str:
+    """An interpreter of this version that the user nobody may run; nothing without one."""
+    python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
+    good = python and subprocess.run([python, "-c", ""], user=65534, check=False).returncode == 0
+    return python if python and good else ""
+
+
+def open_up(directory: Path) -> None:
+    """Lets every user go into this directory of a test."""
+    directory.chmod(0o755)
+    for parent in directory.parents:
+        if parent != Path("/") and parent.stat().st_uid == os.geteuid():
+            parent.chmod(parent.stat().st_mode | 0o055)
+
+
+@ROOT_ONLY
+def test_ambient_rights_are_the_supervisors_alone_and_outlive_an_upgrade(bridge, tmp_path):
+    if not reachable_python() or not shutil.which("setpriv"):
+        pytest.skip("no Python of this version that the user nobody may run, or no setpriv")
+    open_up(tmp_path)
+    before = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all,+net_bind_service")
+    state = tmp_path / "nobodys"
+    state.mkdir()
+    os.chown(state, 65534, 65534)
+    running = bridge(
+        python=reachable_python(), directory=state, before=(*before, "--ambient-caps=+net_bind_service")
+    ).up()
+
+    def rights(pid: int) -> tuple[str, str]:
+        facts = dict(
+            line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "Cap" in line
+        )
+        return facts["CapEff"], facts["CapAmb"]
+
+    first = [rights(pid) for pid in (running.process.pid, *running.children())]
+    running.signal(signal.SIGUSR2)
+    running.wait_for("upgrade.done", seconds=60.0)
+    second = [rights(pid) for pid in (running.process.pid, *running.children())]
+
+    assert first == second == [("0000000000000400", "0" * 16), *[("0" * 16, "0" * 16)] * 4]
+
+
 @ROOT_ONLY
 def test_children_run_as_the_configured_user_and_own_the_state(bridge, tmp_path):
     """S75."""
-    python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
-    reachable = python and subprocess.run([python, "-c", ""], user=65534, check=False).returncode == 0
-    if not reachable:
+    if not reachable_python():
         pytest.skip("no Python of this version that the user nobody may run")
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent != Path("/") and parent.stat().st_uid == os.geteuid():
-            parent.chmod(parent.stat().st_mode | 0o055)
-    running = bridge(text='user = "nobody"', python=python).up()
+    open_up(tmp_path)
+    running = bridge(text='user = "nobody"', python=reachable_python()).up()
     facts = control(running, "services")
     link = (running.directory / "link.sock").stat()
 
@@ -448,6 +551,27 @@ def test_children_run_as_the_configured_user_and_own_the_state(bridge, tmp_path)
     assert running.directory.stat().st_uid == 65534
     assert (link.st_uid, stat.S_IMODE(link.st_mode)) == (65534, 0o600)
     assert stat.S_IMODE((running.directory / "control.sock").stat().st_mode) == 0o660
+
+
+@ROOT_ONLY
+def test_another_user_at_sighup_gets_the_state_and_the_link_too(bridge, tmp_path):
+    if not reachable_python():
+        pytest.skip("no Python of this version that the user nobody may run")
+    open_up(tmp_path)
+    running = bridge(text='user = "nobody"', python=reachable_python()).up()
+    theirs, foreign = running.directory / "cache.db", running.directory / "passwd"
+    theirs.write_text("")
+    os.chown(theirs, 65534, 65534)
+    foreign.write_text("")
+    foreign.chmod(0o600)
+    running.write('user = "daemon"')
+    running.signal(signal.SIGHUP)
+    running.wait_for("child.ready", times=8, seconds=30.0)
+    owners = {path.name: path.stat().st_uid for path in (running.directory, running.directory / "link.sock", theirs)}
+
+    assert set(owners.values()) == {pwd.getpwnam("daemon").pw_uid}, owners
+    assert foreign.stat().st_uid == 0
+    assert control(running, "services")["uid"] == pwd.getpwnam("daemon").pw_uid
 
 
 @ROOT_ONLY

@@ -1,8 +1,8 @@
 """The brake: when too many services lose most of their instances at once, the registry is not believed.
 
 Must not know: services' lists; it counts losses and says whether the brake is on. Rule: it engages when more than a
-fifth of the known services (and at least five) lost over half of their instances within a minute, and ends by time, by
-the operator, or (its owner sees that) when nothing is kept back any more.
+fifth of the known services (and at least five) lost over half of their instances within a minute, or stand to lose them
+in the next moment, and ends by time, by the operator, or (its owner sees that) when nothing is kept back any more.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 WINDOW_S = 60.0
 SHARE = 0.2
 SERVICES_MIN = 5
+SOON_S = 10.0
+"""Doubts that end so soon count with the first loss: what was wiped at once is asked again one service after the other."""
 
 Vanished = dict[tuple[str, int, str], "Instance"]
 
@@ -45,10 +47,12 @@ class Brake:
         self._accept_before = accept_before
         self._losses: dict[ServiceKey, Loss] = {}
         self._big: set[ServiceKey] = set()
+        self._standing: dict[ServiceKey, float] = {}
         self.since = 0.0
 
     def __repr__(self) -> str:
-        return f"<Brake {'on' if self.engaged else 'off'} losses={len(self._losses)} big={len(self._big)}>"
+        words = f"losses={len(self._losses)} big={len(self._big)} standing={len(self._standing)}"
+        return f"<Brake {'on' if self.engaged else 'off'} {words}>"
 
     @property
     def engaged(self) -> bool:
@@ -67,6 +71,14 @@ class Brake:
     def expired(self, now: float) -> bool:
         return self.engaged and now >= self.ends
 
+    def stands(self, key: ServiceKey, ends: float) -> None:
+        """This service will lose most of its instances at this time, unless the registry changes its word."""
+        self._standing[key] = ends
+
+    def stands_no_more(self, key: ServiceKey) -> None:
+        """There is no such doubt any more: it was cleared up, or became a loss."""
+        self._standing.pop(key, None)
+
     def count(self, key: ServiceKey, vanished: Vanished, *, size: int, known: int, now: float, wall: float) -> None:
         """One of ``known`` services is about to lose ``vanished`` of its ``size``; engages when it is one too many."""
         self._drop_old(now)
@@ -76,9 +88,12 @@ class Brake:
         loss.vanished.update(vanished)
         if loss.big:
             self._big.add(key)
-        many = len(self._big) >= SERVICES_MIN and len(self._big) > SHARE * known
-        if many and not self.engaged and wall >= self._accept_before:
-            self.since = now
+            if not self.engaged and wall >= self._accept_before and self._many(known, now):
+                self.since = now
+
+    def _many(self, known: int, now: float) -> bool:
+        soon = sum(ends <= now + SOON_S and key not in self._big for key, ends in self._standing.items())
+        return len(self._big) + soon >= SERVICES_MIN and len(self._big) + soon > SHARE * known
 
     def _drop_old(self, now: float) -> None:
         while self._losses:
@@ -101,7 +116,8 @@ class Brake:
         self._big.discard(key)
 
     def release(self) -> None:
-        """Ends it; losses counted so far count no more."""
+        """Ends it; losses and doubts counted so far count no more."""
         self.since = 0.0
         self._losses.clear()
         self._big.clear()
+        self._standing.clear()

@@ -136,7 +136,7 @@ class Services:
             if belief.key.namespace == namespace:
                 before = belief.protection()
                 belief.forget_list()
-                self._checks.pop(belief.key, None)
+                self._clear_doubt(belief.key)
                 self._set_live(belief, live=False)
                 if belief.protection() is not before:
                     self._note(belief)
@@ -211,7 +211,11 @@ class Services:
             belief.since = 0.0
         belief.empty_since = 0.0
         belief.agreements = 0
-        self._checks.pop(belief.key, None)
+        self._clear_doubt(belief.key)
+
+    def _clear_doubt(self, key: ServiceKey) -> None:
+        self._checks.pop(key, None)
+        self._brake.stands_no_more(key)
 
     def _unconfirmed(self, belief: Belief, identity: Identity, now: float) -> bool:
         if self._policy(belief.key).primary and belief.listed:
@@ -239,6 +243,7 @@ class Services:
         step = max((until - belief.empty_since) / policy.empty_confirmations, 0.1)
         planned = belief.empty_since + step * (belief.agreements + 1)
         self._checks[belief.key] = max(planned, now + min(step, QUERY_SPACING_S))
+        self._brake.stands(belief.key, until)
         return []
 
     def _lost_of_partial(self, belief: Belief, missing: list[Identity], now: float, *, pulled: bool) -> list[Identity]:
@@ -251,8 +256,11 @@ class Services:
         ends = {identity: self._ends(belief, identity) for identity in missing if identity not in gone}
         gone += [identity for identity, end in ends.items() if pulled and now >= end]
         waiting = [max(end, now + QUERY_SPACING_S if now >= end else end) for i, end in ends.items() if i not in gone]
+        self._brake.stands_no_more(belief.key)
         if waiting:
             self._checks[belief.key] = min(waiting)
+            if 2 * len(missing) > len(belief.members) - len(belief.demoted):
+                self._brake.stands(belief.key, min(ends.values()))
         return gone
 
     def _takes_too_much(self, belief: Belief, gone: int) -> bool:
@@ -370,7 +378,7 @@ class Services:
         """Forgets a service; static ones stay."""
         if self._beliefs.pop(key, None) is None and self._resting.pop(key, None) is None:
             return
-        self._checks.pop(key, None)
+        self._clear_doubt(key)
         self._populated.discard(key)
         if key not in self._static:
             self._changed.pop(key, None)

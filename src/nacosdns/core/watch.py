@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 JUDGE_S = 0.25
 LATE_S = 0.5
@@ -114,6 +114,22 @@ class Watch:
     def __repr__(self) -> str:
         words = " ".join(f"{ward.role}:{ward.slot}={ward.phase.value}{ward.reads}" for ward in self.wards.values())
         return f"<Watch {words} covered={self.covered}>"
+
+    def adopt(self, wards: Iterable[Ward], fresh: Iterable[int], now: float, *, web: bool) -> None:
+        """Takes over children that an earlier supervisor started; those in ``fresh`` slots need no renewal of fronts.
+
+        To be called before anything else.
+        """
+        self.wards = {ward.slot: ward for ward in wards}
+        self._waiting = False
+        self._grace_until = now
+        for slot in fresh:
+            self.wards[slot].generation = 1
+        self.resize(self._fronts, now, web=web)
+
+    def is_renewed(self, role: str) -> bool:
+        """Whether every process of this role is set up and of its newest generation."""
+        return all(ward.phase is Phase.READY and not self._is_old(ward) for ward in self._of(role))
 
     def resize(self, fronts: int, now: float, *, web: bool) -> None:
         """A new number of active fronts, and whether there is a web; surplus ones leave when they are idle."""
@@ -220,8 +236,7 @@ class Watch:
     @property
     def is_settled(self) -> bool:
         """Whether every front is set up and none has to be replaced."""
-        fronts = self._of("front")
-        return all(ward.phase is Phase.READY and not self._is_old(ward) for ward in fronts)
+        return self.is_renewed("front")
 
     def _of(self, role: str) -> list[Ward]:
         return [ward for ward in self.wards.values() if ward.role == role]
@@ -274,13 +289,14 @@ class Watch:
         if any(ward.phase is not Phase.READY for ward in fronts):
             return actions
         idle = [ward for ward in fronts if not ward.reads]
+        fresh = [ward for ward in idle if not self._is_old(ward)]
         old_idle = [ward for ward in idle if self._is_old(ward) or len(fronts) > self._fronts + 1]
         old_active = [ward for ward in fronts if ward.reads and self._is_old(ward)]
-        if old_idle:
-            actions.append(self._drain(old_idle[0], now))
-        elif old_active and idle:
-            idle[0].reads = old_active[0].reads
-            actions += [Activate(idle[0].slot, idle[0].reads), self._drain(old_active[0], now)]
+        if old_active and fresh:
+            fresh[0].reads = old_active[0].reads
+            actions += [Activate(fresh[0].slot, fresh[0].reads), self._drain(old_active[0], now)]
+        elif old_idle:
+            actions.append(self._drain(max(old_idle, key=self._is_old), now))
         return actions
 
     def _drain(self, ward: Ward, now: float) -> Drain:
@@ -291,8 +307,10 @@ class Watch:
         return ward.surplus or ward.generation < self._generations[ward.role]
 
     def _forget(self, ward: Ward) -> None:
-        """Drops a slot that has no process and is not needed."""
-        too_many = ward.role == "front" and len(self._of("front")) > self._fronts + 1
+        """Drops a slot that has no process and is not needed; a new front takes it while an old one has to be replaced."""
+        others = [other for other in self._of("front") if other is not ward]
+        has_old = any(other.phase is Phase.READY and self._is_old(other) for other in others)
+        too_many = ward.role == "front" and len(others) > self._fronts and not has_old
         if ward.phase is Phase.DOWN and (ward.surplus or too_many):
             del self.wards[ward.slot]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from nacosdns.core import frames
+from nacosdns.core.handover import HeldFile
 from nacosdns.errors import ControlError, StartError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def listen(path: Path, mode: int, uid: int = -1, gid: int = -1) -> socket.socket
 
     What a dead process left there is replaced; StartError when a living one listens, or the directory refuses.
     """
-    if _is_alive(path):
+    if is_alive(path):
         raise StartError(
             f"another nacosdns is running on {path.parent}; stop it, or set cache.dir to another directory"
         )
@@ -93,6 +94,24 @@ class Listener:
         if before:
             before.close()
 
+    def hold(self) -> HeldFile:
+        """What another program needs to go on with this socket; it has to be inherited by it."""
+        device, number = self._file or (0, 0)
+        return HeldFile(fd=self.fileno(), device=device, number=number)
+
+    def adopt(self, held: HeldFile) -> None:
+        """Goes on with an inherited socket, as if we had opened it."""
+        self._socket = socket.socket(fileno=held.fd)
+        self._file = (held.device, held.number)
+
+    def give(self, uid: int, gid: int) -> None:
+        """Another owner for the file, if it is there. StartError when that is refused."""
+        if self.is_there:
+            try:
+                os.chown(self.path, uid, gid, follow_symlinks=False)
+            except OSError as error:
+                raise StartError(f"{self.path} cannot be given to another user ({error.strerror})") from error
+
     async def serve(self, answer: Callable[[frames.Ask], Awaitable[frames.Told]]) -> None:
         """Answers requests as ``serve`` does, on whatever socket is ours at the time, until cancelled."""
         while self._socket:
@@ -112,10 +131,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _is_alive(path: Path) -> bool:
+def is_alive(path: Path) -> bool:
+    """Whether somebody listens on the Unix socket there, and lets us speak."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(CALL_DEADLINE_S)
-        return path.exists() and sock.connect_ex(str(path)) == 0
+        try:
+            return sock.connect_ex(str(path)) == 0
+        except OSError:
+            return False  # no path for a socket, or nobody takes us
 
 
 async def serve(sock: socket.socket, answer: Callable[[frames.Ask], Awaitable[frames.Told]]) -> None:

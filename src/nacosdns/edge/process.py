@@ -1,7 +1,8 @@
 """Children as processes: how one is born, spoken to, killed and mourned.
 
 Must not know: what a child does, when to start it again. Rules: a child's secrets travel in a descriptor, never in
-argv or the environment; it inherits exactly the descriptors that it is given; its end is noticed by pidfd.
+argv or the environment; it inherits exactly the descriptors that it is given; its end is noticed by pidfd; what is half
+read or half sent can be handed on, so that another program goes on in our place.
 """
 
 from __future__ import annotations
@@ -13,81 +14,189 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
 from nacosdns.core import frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-ENVIRONMENT_PREFIX = "NACOSDNS_"
+OUR_ENVIRONMENT = ("NACOSDNS_", "LISTEN_", "WATCHDOG_", "NOTIFY_SOCKET")
+"""What only the supervisor may see: the configuration, and what systemd says to it alone."""
 _REAP_S = 0.05
+_READ_BYTES = 64 * 1024
+_WORDS_BYTES = 2000
+
+
+class Running(Protocol):
+    """A child of this process, as subprocess.Popen shows it."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs. Negative: the signal that ended it."""
+
+
+class Taken:
+    """``Running`` for a child that was started by the program that we took the place of."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Taken {self.pid} {self.returncode}>"
+
+    def poll(self) -> int | None:
+        """As ``Running.poll``; 255 when its status is lost."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self.returncode = 255
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
 
 
 class Process:
-    """One running child. ``exited`` is called once, on the loop, with its exit status (negative: the signal)."""
+    """One running child. ``received`` gets its frames; ``exited`` is called once, on the loop, with its exit status.
 
-    def __init__(self, popen: subprocess.Popen[bytes], channel: socket.socket, exited: Callable[[int], None]) -> None:
-        self.pid = popen.pid
-        self.channel = channel
-        self._popen = popen
+    ``unread`` and ``unsent`` are bytes of the channel that wait for their rest, and for the child.
+    """
+
+    def __init__(
+        self,
+        running: Running,
+        channel: socket.socket,
+        received: Callable[[frames.ChannelFrame], None],
+        exited: Callable[[int], None],
+    ) -> None:
+        self.pid = running.pid
+        self.unread = bytearray()
+        self.unsent = bytearray()
+        self._running = running
+        self._channel = channel
+        self._received = received
         self._exited = exited
-        self._writer: asyncio.StreamWriter | None = None
         self._pidfd = -1
+        channel.setblocking(False)
+        asyncio.get_running_loop().add_reader(channel, self._read)
         self._watch()
 
     def __repr__(self) -> str:
         return f"<Process {self.pid}>"
 
-    async def hear(self, received: Callable[[frames.ChannelFrame], None]) -> None:
-        """Hands every frame of the child to ``received``; returns when its end of the channel is closed."""
-        reader, writer = await asyncio.open_unix_connection(sock=self.channel)
-        self._writer = writer
-        try:
-            while True:
-                size = int.from_bytes(await reader.readexactly(frames.LENGTH_BYTES), "big")
-                if size > frames.CHANNEL_BYTES_MAX:
-                    break
-                received(frames.decode_channel(await reader.readexactly(size)))
-        except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError):
-            pass  # its end, or a child that has lost its mind: the exit of the process tells the rest
-        finally:
-            self._writer = None
-            writer.transport.abort()  # nobody reads what is still to be sent
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()  # takes the error of a write to one that hung up; else it is logged later
+    def fileno(self) -> int:
+        """The descriptor of our end of the channel; -1 when that is closed."""
+        return self._channel.fileno()
+
+    def resume(self, unread: bytes, unsent: bytes) -> None:
+        """Goes on with what was half read and half sent before."""
+        self.unread += unread
+        self._send(unsent)
 
     def tell(self, frame: frames.ChannelFrame) -> bool:
         """Sends a frame; whether there is a channel to send it on."""
-        if self._writer is None or self._writer.is_closing():
+        if self._channel.fileno() < 0:
             return False
-        self._writer.write(frames.framed(frame))
+        self._send(frames.framed(frame))
         return True
 
     def kill(self) -> None:
         """Ends it now (SIGKILL)."""
-        if self._popen.returncode is None:
-            self._popen.send_signal(signal.SIGKILL)
+        if self._running.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def hang_up(self) -> None:
+        """Closes our end of the channel: a child that is set up ends by that."""
+        if self._channel.fileno() >= 0:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._channel)
+            loop.remove_writer(self._channel)
+            self._channel.close()
+
+    def _send(self, content: bytes) -> None:
+        was_empty = not self.unsent
+        self.unsent += content
+        if was_empty and content:
+            self._write()
+
+    def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            del self.unsent[: self._channel.send(self.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.hang_up()  # it does not hear any more; its exit tells the rest
+            return
+        if self.unsent:
+            loop.add_writer(self._channel, self._write)
+        else:
+            loop.remove_writer(self._channel)
+
+    def _read(self) -> bool:
+        """Takes what is there; whether there was anything."""
+        try:
+            content = self._channel.recv(_READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            content = b""
+        self.unread += content
+        try:
+            good = bool(content) and self._take_frames()
+        except msgspec.MsgspecError:
+            good = False  # a child that has lost its mind
+        if not good:
+            self.hang_up()
+        return good
+
+    def _take_frames(self) -> bool:
+        """Hands on every whole frame; False when one is too long to be one."""
+        while len(self.unread) >= frames.LENGTH_BYTES:
+            size = int.from_bytes(self.unread[: frames.LENGTH_BYTES], "big")
+            if size > frames.CHANNEL_BYTES_MAX:
+                return False
+            end = frames.LENGTH_BYTES + size
+            if len(self.unread) < end:
+                break
+            frame = frames.decode_channel(bytes(self.unread[frames.LENGTH_BYTES : end]))
+            del self.unread[:end]
+            self._received(frame)
+        return True
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         if hasattr(os, "pidfd_open"):
-            self._pidfd = os.pidfd_open(self.pid)
-            loop.add_reader(self._pidfd, self._reap)
+            try:
+                self._pidfd = os.pidfd_open(self.pid)
+            except ProcessLookupError:  # no child of ours any more
+                loop.call_soon(self._reap)
+            else:
+                loop.add_reader(self._pidfd, self._reap)
         else:
             loop.call_later(_REAP_S, self._reap)
 
     def _reap(self) -> None:
-        status = self._popen.poll()
+        status = self._running.poll()
+        if status is None:
+            if self._pidfd < 0:
+                self._watch()
+            return
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
-        elif status is None:
-            self._watch()
-            return
-        self._exited(status if status is not None else self._popen.wait())
+            self._pidfd = -1
+        while self.fileno() >= 0 and self._read():
+            pass  # its last words
+        self.hang_up()
+        self._exited(status)
 
 
 class Births:
@@ -101,13 +210,18 @@ class Births:
         return f"<Births as {self.owner or 'ourselves'}>"
 
     def spawn(
-        self, module: str, setup: frames.ChildSetup, inherited: Iterable[int], exited: Callable[[int], None]
+        self,
+        module: str,
+        setup: frames.ChildSetup,
+        *,
+        inherited: Iterable[int],
+        received: Callable[[frames.ChannelFrame], None],
+        exited: Callable[[int], None],
     ) -> Process:
         """Starts ``python -m MODULE FD`` with these descriptors; fills in ``setup.channel_fd``. OSError says it cannot."""
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as failed:
             failed.enter_context(ours)
-            ours.setblocking(False)
             setup = msgspec.structs.replace(setup, channel_fd=theirs.fileno())
             setup_fd = self._memory_file("setup", frames.encode(setup))
             try:
@@ -115,7 +229,7 @@ class Births:
             finally:
                 os.close(setup_fd)
             failed.pop_all()
-        return Process(popen, ours, exited)
+        return Process(popen, ours, received, exited)
 
     def _popen(self, arguments: list[str], descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:
         uid, gid = self.owner or (None, None)
@@ -123,8 +237,39 @@ class Births:
             [sys.executable, "-P", "-m", *arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=descriptors,
-            env={name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)},
+            env={name: value for name, value in os.environ.items() if not name.startswith(OUR_ENVIRONMENT)},
             user=uid,
             group=gid,
             extra_groups=[] if self.owner else None,
         )
+
+
+class Outcome(NamedTuple):
+    """How a command ended: exit status, and the last line that it said on stderr."""
+
+    status: int
+    words: str
+
+
+def start(
+    command: Sequence[str], environment: Mapping[str, str], *, inherited: Sequence[int], words_fd: int
+) -> subprocess.Popen[bytes]:
+    """Starts a command that says what it has to say in the file ``words_fd``. OSError says it cannot."""
+    return subprocess.Popen(  # noqa: S603  # our own interpreter
+        command, stdin=subprocess.DEVNULL, stdout=words_fd, stderr=words_fd, pass_fds=inherited, env=environment
+    )
+
+
+async def outcome(popen: subprocess.Popen[bytes], words_fd: int, deadline_s: float) -> Outcome:
+    """Waits for the end of what was started; it is killed at the deadline (TimeoutError), and when we are cancelled."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            while popen.poll() is None:  # noqa: ASYNC110  # rare, and not long
+                await asyncio.sleep(_REAP_S)
+    finally:
+        if popen.poll() is None:
+            popen.kill()
+            popen.wait()
+    size = os.fstat(words_fd).st_size
+    said = os.pread(words_fd, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).decode(errors="replace").split("\n")
+    return Outcome(popen.returncode, next((line.strip() for line in reversed(said) if line.strip()), ""))

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import errno
 import grp
+import hashlib
 import os
 import pwd
-from typing import TYPE_CHECKING, NamedTuple
+import stat
+from pathlib import Path
+from typing import NamedTuple
 
 from nacosdns.errors import StartError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 UNCHANGED = -1
+_DISK_FAULTS = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO}
 
 
 class User(NamedTuple):
@@ -47,6 +48,11 @@ def owner(user: User | None) -> tuple[int, int] | None:
     return (user.uid, user.gid) if user else None
 
 
+def ourselves() -> tuple[int, int]:
+    """Our own (uid, gid)."""
+    return os.geteuid(), os.getegid()
+
+
 def group_id(name: str) -> int:
     """The id of a group; ``UNCHANGED`` for no name."""
     if not name:
@@ -70,9 +76,60 @@ def prepare_directory(directory: Path, user: User | None, gid: int) -> None:
             f"cache.dir {directory} cannot be made ({error.strerror}); make it, or set cache.dir to another directory"
         ) from error
     if os.statvfs(directory).f_flag & os.ST_RDONLY:
-        raise _read_only(directory)
+        raise _read_only(directory) from OSError(errno.EROFS, os.strerror(errno.EROFS))
     if not user and not os.access(directory, os.W_OK | os.X_OK):
         raise StartError(f"cache.dir {directory} is not ours to write; chown it, or set cache.dir to another directory")
+
+
+def is_of_the_disk(error: StartError) -> bool:
+    """Whether the disk itself is at fault (read-only, full, broken), and not a right or a name."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_FAULTS
+
+
+def refuges(directory: Path) -> tuple[Path, ...]:
+    """In memory: where the sockets of a state directory are whose disk takes no file, the best place first."""
+    digest = hashlib.blake2b(str(directory).encode(), digest_size=6).hexdigest()
+    return Path("/run/nacosdns") / digest, Path(f"/dev/shm/nacosdns-{os.geteuid()}") / digest  # noqa: S108  # only what is ours is used
+
+
+def prepare_refuge(directory: Path, user: User | None, gid: int) -> None:
+    """As ``prepare_directory``; StartError also when somebody else made it."""
+    for path in (directory.parent, directory):
+        found = path.lstat() if path.is_symlink() or path.exists() else None
+        if found and (not stat.S_ISDIR(found.st_mode) or found.st_uid not in {os.geteuid(), user.uid if user else -1}):
+            raise StartError(f"{path} is not ours; remove it")
+    prepare_directory(directory, user, gid)
+    directory.parent.chmod(0o755)
+
+
+def hand_over(directory: Path, before: User | None, user: User | None) -> None:
+    """What the children of ``before`` wrote there belongs to ``user`` from now on. StartError when that is refused.
+
+    Only plain files of that owner without another name are touched: nobody can slip us a file of somebody else.
+    """
+    uid = before.uid if before else os.geteuid()
+    new = user or User("", *ourselves())
+    try:
+        for path in directory.iterdir():
+            if not stat.S_ISREG(path.lstat().st_mode):
+                continue
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                found = os.fstat(fd)
+                if stat.S_ISREG(found.st_mode) and found.st_uid == uid and found.st_nlink == 1:
+                    os.fchown(fd, new.uid, new.gid)
+            finally:
+                os.close(fd)
+    except OSError as error:
+        raise StartError(f"{directory} cannot be given to the user {new.name} ({error.strerror})") from error
+
+
+def become(user: User | None) -> None:
+    """Gives up being root for good, in a process of its own."""
+    if user:
+        os.setgroups([])
+        os.setgid(user.gid)
+        os.setuid(user.uid)
 
 
 def _read_only(directory: Path) -> StartError:

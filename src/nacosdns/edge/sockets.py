@@ -2,7 +2,8 @@
 
 Must not know: who reads them, DNS. Rules: one UDP and one TCP socket for each address and front slot, joined by
 SO_REUSEPORT after a bind without it, so that a port that another program holds still shows; an address that the host
-does not have yet is bound ahead of time; an interface that is not there yet is looked for again.
+does not have yet is bound ahead of time; an interface that is not there yet is looked for again; a socket that the
+service manager gave is used in the place of one of ours, and shared when there are more fronts than such sockets.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import errno
 import ipaddress
 import os
 import socket
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nacosdns.config import host_port
 from nacosdns.core.frames import SocketSet
+from nacosdns.core.handover import HeldPair
 from nacosdns.errors import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 RECEIVE_BUFFER_BYTES = 8 << 20
 TCP_BACKLOG = 1024
@@ -70,10 +73,11 @@ class Present(Protocol):
 
 
 class Pair(NamedTuple):
-    """The two sockets of one address and one front slot."""
+    """The two sockets of one address and one front slot. ``given``: the service manager holds them too."""
 
     udp: socket.socket
     tcp: socket.socket
+    given: bool = False
 
 
 def endpoints(listen: Iterable[str], present: Iterable[Present]) -> tuple[list[Endpoint], list[str]]:
@@ -114,6 +118,7 @@ class Listeners:
         self.late: set[Endpoint] = set()
         self._fronts = 0
         self._open: dict[tuple[Endpoint, int], Pair] = {}
+        self._given: dict[Endpoint, list[Pair]] = {}
 
     def __repr__(self) -> str:
         return (
@@ -126,14 +131,16 @@ class Listeners:
         StartError leaves everything as it was. What is no longer wanted stays open until ``close_unwanted``.
         """
         wanted, missing = endpoints(listen, present)
+        _check_given({endpoint: len(given) for endpoint, given in self._given.items()}, wanted, fronts)
         opened: dict[tuple[Endpoint, int], Pair] = {}
         try:
             for endpoint in wanted:
-                if not any(known == endpoint for known, _ in self._open):
-                    self._probe(endpoint)
+                if endpoint not in self._given and not any(known == endpoint for known, _ in self._open):
+                    self.late -= {endpoint}
+                    self.late |= {endpoint} if _probe(endpoint) else set()
                 for slot in range(fronts):
                     if (endpoint, slot) not in self._open:
-                        opened[endpoint, slot] = _pair(endpoint)
+                        opened[endpoint, slot] = self._pair(endpoint, slot)
         except OSError as error:
             _close(opened.values())
             raise _start_error(endpoint, "udp and tcp", error) from error
@@ -145,20 +152,59 @@ class Listeners:
         self.wanted, self.missing, self._fronts = wanted, missing, fronts
         return changed
 
-    def _probe(self, endpoint: Endpoint) -> None:
-        """Binds without SO_REUSEPORT and lets go: StartError when another program holds the port or we may not."""
-        self.late.discard(endpoint)
-        for kind, word in ((socket.SOCK_DGRAM, "udp"), (socket.SOCK_STREAM, "tcp")):
-            with socket.socket(endpoint.family, kind) as probe:
-                _prepare(probe, endpoint)
-                if kind is socket.SOCK_STREAM:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(_address(endpoint))
-                except OSError as error:
-                    if error.errno != errno.EADDRNOTAVAIL:
-                        raise _start_error(endpoint, word, error) from error
-                    self.late.add(endpoint)
+    def _pair(self, endpoint: Endpoint, slot: int) -> Pair:
+        """A new pair; of an address whose sockets were given, one of those, or the same one again for one front more."""
+        given = self._given.get(endpoint)
+        if not given:
+            return _pair(endpoint)
+        shared = given[slot % len(given)]
+        return Pair(shared.udp.dup(), shared.tcp.dup(), given=True)
+
+    def take_given(self, given: Iterable[socket.socket]) -> None:
+        """Sockets that the service manager bound for us, to be used for the addresses that they are bound to.
+
+        StartError for one that cannot be used; all are closed then.
+        """
+        given = tuple(given)
+        try:
+            self._given = _paired(given)
+        except StartError:
+            for sock in given:
+                sock.close()
+            raise
+
+    def shared(self) -> list[Endpoint]:
+        """The addresses with more fronts than given sockets, so that fronts share one."""
+        return [endpoint for endpoint, given in self._given.items() if len(given) < self._fronts]
+
+    def hold(self) -> tuple[HeldPair, ...]:
+        """What another program needs to go on with these sockets; they have to be inherited by it."""
+        return tuple(
+            HeldPair(
+                host=endpoint.host,
+                port=endpoint.port,
+                slot=slot,
+                udp_fd=pair.udp.fileno(),
+                tcp_fd=pair.tcp.fileno(),
+                given=pair.given,
+            )
+            for (endpoint, slot), pair in self._open.items()
+        )
+
+    def adopt(self, held: Iterable[HeldPair], late: Iterable[tuple[str, int]], fronts: int) -> None:
+        """Goes on with inherited sockets, as if we had opened them and they were wanted."""
+        known: set[int] = set()
+        for one in held:
+            endpoint = Endpoint(one.host, one.port)
+            pair = Pair(socket.socket(fileno=one.udp_fd), socket.socket(fileno=one.tcp_fd), given=one.given)
+            self._open[endpoint, one.slot] = pair
+            number = os.fstat(one.udp_fd).st_ino
+            if one.given and number not in known:
+                known.add(number)  # another slot may share it
+                self._given.setdefault(endpoint, []).append(Pair(pair.udp.dup(), pair.tcp.dup(), given=True))
+        self.late = {Endpoint(*address) for address in late}
+        self.wanted = list(dict.fromkeys(endpoint for endpoint, slot in self._open if slot < fronts))
+        self._fronts = fronts
 
     def sets(self) -> tuple[SocketSet, ...]:
         """The sockets as a child is told of them."""
@@ -185,7 +231,9 @@ class Listeners:
     def close(self) -> None:
         """Closes everything."""
         _close(self._open.values())
+        _close(pair for given in self._given.values() for pair in given)
         self._open.clear()
+        self._given.clear()
 
     def receive_buffer_bytes(self) -> int:
         """The smallest receive buffer among the UDP sockets; 0 without one."""
@@ -197,6 +245,117 @@ def _close(pairs: Iterable[Pair]) -> None:
     for pair in pairs:
         pair.udp.close()
         pair.tcp.close()
+
+
+def check_wanted(listen: Iterable[str], fronts: int, present: Iterable[Present], held: Iterable[HeldPair]) -> None:
+    """StartError when ``Listeners.want`` would fail for one who holds these sockets."""
+    wanted, _ = endpoints(listen, present)
+    held = tuple(held)
+    given = Counter(Endpoint(one.host, one.port) for one in held if one.given and one.slot < fronts)
+    _check_given(given, wanted, fronts)
+    for endpoint in set(wanted) - {Endpoint(one.host, one.port) for one in held}:
+        _probe(endpoint)
+
+
+def _check_given(given: Mapping[Endpoint, int], wanted: Iterable[Endpoint], fronts: int) -> None:
+    """StartError when nobody would read a given socket: its queries would wait for ever."""
+    if strange := given.keys() - set(wanted):
+        raise StartError(
+            f"systemd gave a socket for {', '.join(sorted(map(str, strange)))}, which server.listen does not name;"
+            " make ListenDatagram=, ListenStream= and server.listen name the same addresses"
+        )
+    if (most := max(given.values(), default=0)) > fronts:
+        raise StartError(
+            f"systemd gave {most} sockets for an address, and server.fronts is {fronts}; name no address more often in"
+            " the socket unit than there are fronts"
+        )
+
+
+def _probe(endpoint: Endpoint) -> bool:
+    """Binds without SO_REUSEPORT and lets go; whether the host lacks the address.
+
+    StartError when another program holds the port or we may not.
+    """
+    late = False
+    for kind, word in ((socket.SOCK_DGRAM, "udp"), (socket.SOCK_STREAM, "tcp")):
+        with socket.socket(endpoint.family, kind) as probe:
+            _prepare(probe, endpoint)
+            if kind is socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(_address(endpoint))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise _start_error(endpoint, word, error) from error
+                late = True
+    return late
+
+
+def private() -> tuple[socket.socket, Endpoint]:
+    """A UDP socket as clients have them, but on loopback and at a port of the kernel's choice, and its address."""
+    for host in ("127.0.0.1", "::1"):
+        endpoint = Endpoint(host, 0)
+        udp = socket.socket(endpoint.family, socket.SOCK_DGRAM)
+        try:
+            udp.setblocking(False)
+            _note_arrival(udp, endpoint)
+            udp.bind(_address(endpoint))
+        except OSError as error:
+            udp.close()
+            reason = error
+        else:
+            return udp, Endpoint(host, udp.getsockname()[1])
+    raise StartError(f"no address of the loopback interface can be bound ({reason.strerror}); see `ip addr show lo`")
+
+
+def seal(udp: socket.socket) -> None:
+    """Nobody but itself reaches this socket any more, whoever holds it."""
+    udp.connect(udp.getsockname())
+
+
+def _paired(given: Iterable[socket.socket]) -> dict[Endpoint, list[Pair]]:
+    """Given sockets by address, as pairs of UDP and TCP; made as ours are, as far as a bound socket still can be."""
+    udp: dict[Endpoint, list[socket.socket]] = {}
+    tcp: dict[Endpoint, list[socket.socket]] = {}
+    for sock in given:
+        endpoint = _given_endpoint(sock)
+        kind = udp if sock.type is socket.SOCK_DGRAM else tcp
+        kind.setdefault(endpoint, []).append(sock)
+        sock.setblocking(False)
+        if kind is udp:
+            _enlarge(sock)
+            _note_arrival(sock, endpoint)
+    for endpoint in udp.keys() | tcp.keys():
+        if len(udp.get(endpoint, ())) != len(tcp.get(endpoint, ())):
+            raise StartError(
+                f"systemd gave {len(udp.get(endpoint, ()))} UDP and {len(tcp.get(endpoint, ()))} TCP sockets for {endpoint};"
+                " name the address in as many ListenDatagram= as ListenStream= lines"
+            )
+    return {
+        endpoint: [Pair(one, other, given=True) for one, other in zip(udp[endpoint], tcp[endpoint], strict=True)]
+        for endpoint in udp
+    }
+
+
+def _given_endpoint(sock: socket.socket) -> Endpoint:
+    """The address of a socket that the service manager bound; StartError for one that cannot serve DNS."""
+    if sock.family not in {socket.AF_INET, socket.AF_INET6} or sock.type not in {socket.SOCK_DGRAM, socket.SOCK_STREAM}:
+        raise StartError(
+            f"systemd gave a socket that is neither UDP nor TCP ({sock.family.name}); take it out of the socket unit"
+        )
+    name = sock.getsockname()
+    endpoint = Endpoint(name[0], name[1])
+    if sock.family is socket.AF_INET6:
+        if not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+            raise StartError(
+                f"systemd gave {endpoint} for IPv4 too; set BindIPv6Only=ipv6-only in the socket unit,"
+                " and name IPv4 addresses beside"
+            )
+        if name[3] and "%" not in name[0]:
+            endpoint = Endpoint(f"{name[0]}%{socket.if_indextoname(name[3])}", name[1])
+    if sock.type is socket.SOCK_STREAM and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise StartError(f"systemd gave a connection of {endpoint}; set Accept=no in the socket unit")
+    return endpoint
 
 
 def _pair(endpoint: Endpoint) -> Pair:
@@ -299,12 +458,19 @@ def _holder(port: int, word: str) -> str:
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for process in Path("/proc").glob("[0-9]*") if wanted else ():
         try:
-            links = {link.readlink().name for link in (process / "fd").iterdir()}
-            if links & wanted:
+            if any(_leads(link) in wanted for link in (process / "fd").iterdir()):
                 return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
         except OSError:
             continue  # not ours to look into, or gone
     return ""
+
+
+def _leads(link: Path) -> str:
+    """Where a descriptor leads; "" when it is closed meanwhile, which must not hide the others."""
+    try:
+        return link.readlink().name
+    except OSError:
+        return ""
 
 
 def _inodes(table: Path, port: int) -> Iterator[str]:

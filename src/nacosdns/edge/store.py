@@ -8,6 +8,7 @@ new one begun; a newer schema is left alone (nothing is written to it).
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import sqlite3
 import threading
@@ -137,8 +138,10 @@ def _opened(directory: str) -> Iterator[sqlite3.Connection | None]:
     if not path.exists():
         yield None
         return
+    # without a log beside it and without the right to make one, SQLite reads only what is promised not to change
+    frozen = "" if os.access(directory, os.W_OK) or path.with_name(f"{FILE}-wal").exists() else "&immutable=1"
     try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
+        connection = sqlite3.connect(f"file:{path}?mode=ro{frozen}", uri=True, timeout=1.0)
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {error}") from error
     try:

@@ -1,0 +1,291 @@
+"""The children as the supervisor has them: a page for each slot, the processes, what they were told last.
+
+Must not know: when a child is to start or end (core/watch.py), what it is asked (control.py). Rules: counters outlive the
+child that counted; a child that an earlier supervisor started is as good as one of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nacosdns import config as configuration
+from nacosdns.core import frames, handover, metrics, watch
+from nacosdns.core.watch import Phase, Ward
+from nacosdns.edge import logs
+from nacosdns.edge.page import Page, Role
+from nacosdns.edge.process import Process, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nacosdns.config import Config
+    from nacosdns.core.handover import Handover, HeldChild
+    from nacosdns.core.watch import Watch
+    from nacosdns.edge.admin import Listener
+    from nacosdns.edge.process import Births
+    from nacosdns.edge.sockets import Listeners
+    from nacosdns.ports import Log
+
+_NS = 1_000_000_000
+_ANSWERED = range(metrics.QUERIES.first, metrics.QUERIES.first + len(metrics.QUERIES))
+
+
+class Children:
+    """``modules`` are the programs by role; ``received`` and ``exited`` are told the slot, and the frame or exit status.
+
+    ``exited`` is told before the process is forgotten.
+    """
+
+    def __init__(
+        self,
+        watch_: Watch,
+        births: Births,
+        modules: Mapping[str, str],
+        *,
+        received: Callable[[int, frames.ChannelFrame], None],
+        exited: Callable[[int, int], None],
+    ) -> None:
+        self.births = births
+        self.modules = modules
+        self.pages: dict[int, Page] = {}
+        self._watch = watch_
+        self._received = received
+        self._exited = exited
+        self._processes: dict[int, Process] = {}
+        self._told: dict[int, Config] = {}
+        self._born: set[int] = set()
+        self._foreign: set[int] = set()
+        self._log: Log = logs.log()
+
+    def __repr__(self) -> str:
+        return f"<Children {self._processes}>"
+
+    @property
+    def own(self) -> Page:
+        """The page of the supervisor itself."""
+        return self.pages[watch.SUPERVISOR_SLOT]
+
+    @property
+    def slots(self) -> set[int]:
+        """Where a process is."""
+        return set(self._processes)
+
+    def make_pages(self) -> bool:
+        """A page for every slot that lacks one; whether there are new ones, which web does not have yet."""
+        missing = {watch.SUPERVISOR_SLOT, *self._watch.wards} - self.pages.keys()
+        for slot in missing:
+            self.pages[slot] = Page.create()
+        return bool(missing)
+
+    # --- life
+
+    def setup(
+        self, slot: int, config: Config, *, password: str, listeners: Listeners, link: Listener
+    ) -> tuple[frames.ChildSetup, list[int]]:
+        """What the child of a slot is born with, and the descriptors that it inherits."""
+        own = self.pages[slot].fd
+        setup = frames.ChildSetup(
+            role=self._watch.wards[slot].role,
+            slot=slot,
+            channel_fd=-1,
+            page_fd=own,
+            link_path=str(link.path),
+            config=configuration.encode(config),
+        )
+        match setup.role:
+            case "keeper":
+                setup = msgspec.structs.replace(setup, link_fd=link.fileno(), password=password)
+                return setup, [own, link.fileno()]
+            case "front":
+                sets = listeners.sets()
+                inherited = [fd for one in sets for fd, _ in one.udp + one.tcp]
+                return msgspec.structs.replace(setup, sockets=sets), [own, *inherited]
+            case _:
+                fds = tuple(self.pages[n].fd if n in self.pages else -1 for n in range(max(self.pages) + 1))
+                return msgspec.structs.replace(setup, pages=fds), [fd for fd in fds if fd >= 0]
+
+    def spawn(self, slot: int, setup: frames.ChildSetup, inherited: list[int], now_ns: int) -> None:
+        """Starts the child of a slot. OSError says it cannot be."""
+        role = Role[setup.role.upper()]
+        self.pages[slot].claim(role, 0, now_ns)
+        process = self.births.spawn(
+            self.modules[setup.role],
+            setup,
+            inherited=inherited,
+            received=lambda frame: self._received(slot, frame),
+            exited=lambda status: self._gone(slot, status),
+        )
+        self.pages[slot].claim(role, process.pid, now_ns)
+        self._processes[slot] = process
+        self._log.info("child.started", **self.who(slot))
+
+    def is_first(self, slot: int) -> bool:
+        """Whether no child was ever started in this slot; one is from now on."""
+        first = slot not in self._born
+        self._born.add(slot)
+        return first
+
+    @property
+    def none_was_told(self) -> bool:
+        """Whether no child was ever started."""
+        return not self._told
+
+    def fresh_page(self, slot: int) -> bool:
+        """Before a birth: replaces a page whose counters another release laid out otherwise; whether it did."""
+        if slot not in self._foreign:
+            return False
+        self._foreign.discard(slot)
+        self.pages[slot].close()
+        os.close(self.pages[slot].fd)
+        self.pages[slot] = Page.create()
+        return True
+
+    def _gone(self, slot: int, status: int) -> None:
+        self._exited(slot, status)
+        self._processes.pop(slot).hang_up()
+        self.pages[slot].release()
+        self.pages[slot].clear(metrics.gauge_cells())
+
+    def kill(self, slot: int, reason: str) -> None:
+        """Ends a child now."""
+        if slot in self._processes:
+            self._log.warning("child.killed", **self.who(slot), reason=reason)
+            self._processes[slot].kill()
+
+    def kill_all(self) -> None:
+        """Ends every child now."""
+        for process in self._processes.values():
+            process.kill()
+
+    # --- talking
+
+    def tell(self, slot: int, frame: frames.ChannelFrame) -> bool:
+        """Sends a frame; whether there is somebody to send it to."""
+        return slot in self._processes and self._processes[slot].tell(frame)
+
+    def configure(self, slot: int, config: Config, password: str) -> None:
+        """Tells a child the present configuration, and a keeper the password."""
+        secret = password if self._watch.wards[slot].role == "keeper" else ""
+        if self.tell(slot, frames.Configure(configuration.encode(config), secret)):
+            self._told[slot] = config
+
+    def told(self, slot: int, config: Config) -> None:
+        """A child was born with this configuration."""
+        self._told[slot] = config
+
+    def knows(self, slot: int, config: Config) -> bool:
+        """Whether this is the configuration that the child was told last."""
+        return self._told.get(slot) is config
+
+    # --- looking
+
+    def who(self, slot: int) -> dict[str, str | int]:
+        """Which child, for a log line."""
+        process = self._processes.get(slot)
+        return {"child": self._watch.wards[slot].role, "slot": slot, "pid": process.pid if process else 0}
+
+    def ages_s(self, now_ns: int) -> dict[int, float]:
+        """The age of every heartbeat."""
+        return {slot: max(0, now_ns - self.pages[slot].beat_ns) / _NS for slot in self._processes}
+
+    def answers(self) -> dict[int, int]:
+        """How many queries each front that reads sockets has answered."""
+        readers = [slot for slot, ward in self._watch.wards.items() if ward.reads]
+        return {slot: sum(self.pages[slot].counters[index] for index in _ANSWERED) for slot in readers}
+
+    def describe(self, now_ns: int) -> list[dict[str, object]]:
+        """Every slot, for `nacosdns status`."""
+        ages_s = self.ages_s(now_ns)
+        return [
+            {
+                "role": ward.role,
+                "slot": slot,
+                "pid": self._processes[slot].pid if slot in self._processes else 0,
+                "phase": ward.phase.value,
+                "sockets": list(ward.reads),
+                "beat_age_s": ages_s.get(slot, max(0, now_ns - self.pages[slot].beat_ns) / _NS),
+                "failures": ward.failures,
+            }
+            for slot, ward in sorted(self._watch.wards.items())
+        ]
+
+    # --- an upgrade
+
+    def hold(self) -> tuple[HeldChild, ...]:
+        """What another program needs to go on with these children; it has to inherit pages and channels."""
+        return tuple(self._hold(ward) for ward in self._watch.wards.values())
+
+    def _hold(self, ward: Ward) -> HeldChild:
+        held = handover.HeldChild(
+            slot=ward.slot,
+            role=ward.role,
+            page_fd=self.pages[ward.slot].fd,
+            phase=ward.phase.value,
+            reads=ward.reads,
+            failures=ward.failures,
+            since=ward.since,
+            due_at=ward.due_at,
+        )
+        process = self._processes.get(ward.slot)
+        return held_process(held, process) if process else held
+
+    def spare_pages(self) -> dict[int, int]:
+        """The pages of slots that are no longer used, by descriptor: their counters still count."""
+        return {slot: page.fd for slot, page in self.pages.items() if slot and slot not in self._watch.wards}
+
+    def adopt(self, left: Handover, now: float, config: Config) -> None:
+        """Goes on with the children of an earlier supervisor, as if we had started them."""
+        self.pages[watch.SUPERVISOR_SLOT] = Page(left.own_page_fd)
+        self.pages |= {slot: Page(fd) for slot, fd in left.pages.items()}
+        wards = []
+        for held in left.children:
+            self.pages[held.slot] = Page(held.page_fd)
+            self._born.add(held.slot)
+            wards.append(
+                Ward(
+                    held.slot,
+                    held.role,
+                    held.due_at,
+                    phase=Phase(held.phase),
+                    reads=held.reads,
+                    failures=held.failures,
+                    since=held.since,
+                )
+            )
+        if not handover.has_counters_of(left.counters):
+            self._foreign = set(self.pages)
+            for slot in {watch.SUPERVISOR_SLOT, *left.pages}:
+                self.pages[slot].clear(tuple(range(len(self.pages[slot].counters))))
+        fresh = [held.slot for held in left.children if held.fresh]
+        self._watch.adopt(wards, fresh, now, web=bool(config.web.listen))
+        for held in left.children:
+            if held.pid:
+                self._told[held.slot] = config  # it is replaced soon, by one that knows it
+                self._adopt(held)
+
+    def _adopt(self, held: HeldChild) -> None:
+        slot = held.slot
+        channel = socket.socket(fileno=held.channel_fd) if held.channel_fd >= 0 else socket.socketpair()[0]
+        process = Process(
+            Taken(held.pid),
+            channel,
+            lambda frame: self._received(slot, frame),
+            lambda status: self._gone(slot, status),
+        )
+        self._processes[slot] = process
+        process.resume(held.unread, held.unsent)
+
+
+def held_process(held: HeldChild, process: Process) -> HeldChild:
+    """A slot as it is handed over, with the process in it."""
+    return msgspec.structs.replace(
+        held,
+        pid=process.pid,
+        channel_fd=process.fileno(),
+        unread=bytes(process.unread),
+        unsent=bytes(process.unsent),
+    )
