@@ -52,6 +52,9 @@ freshness: $(READY) ## from a push to the changed answer, on a real Nacos
 chaos: $(READY) ## kill, stop, cut, fill and damage everything, under load; the report says what held
 	@$(BIN)/python tests/chaos/run.py $(ARGS)
 
+soak: $(READY) ## everything at once for 30 minutes; memory, descriptors, threads and disk must stay flat
+	@$(BIN)/python tests/chaos/soak.py $(ARGS)
+
 replay: $(READY) ## only the scenarios on virtual time
 	$(BIN)/python -m pytest tests/replay $(ARGS)
 
