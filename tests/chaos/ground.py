@@ -13,12 +13,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from fakes.checker import Report
+from fakes.crowd import Crowd
+from fakes.proxy import Proxy
 from fakes.real_nacos import Provider, RealNacos
 from fakes.running import TESTS, Bridge, exchange, packet, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from fakes.cluster import Cluster
 
 ROOT = TESTS.parent
 LOAD_S_MAX = 3600.0
@@ -169,6 +173,16 @@ class Ground:
         holder = Provider(nacos, self.directory(), service, **where)
         self.at_end(holder.kill)
         return holder.start(*({"ip": ip, "port": 80} for ip in addresses))
+
+    def crowd(self, nacos: RealNacos | Cluster) -> Crowd:
+        """A process that holds many services, and has none yet."""
+        holder = Crowd(nacos.address, self.directory())
+        self.at_end(holder.kill)
+        return holder
+
+    def proxy(self, nacos: RealNacos) -> Proxy:
+        """A way to Nacos that can be broken."""
+        return self._ends.enter_context(Proxy(nacos.port))
 
     def load(self, port: int, rate: float = 500, *, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Load:
         """Not yet begun: say what to expect, then ``go``."""

@@ -146,6 +146,22 @@ def test_after_a_reconnect_the_most_recently_asked_come_first_two_hundred_a_seco
     assert max(Counter(int(at) for at, _ in taken).values()) <= 221
 
 
+def test_what_is_asked_for_while_it_waits_to_be_read_again_goes_before_the_others() -> None:
+    """With 10,000 services in use the last of them waits for fifty seconds: not one that somebody asks for now."""
+    schedule = made()
+    for number in range(1000):
+        live(schedule, f"s{number}", now=BOOT + number * 0.01)
+    schedule.disconnected("public")
+    schedule.connected("public", BOOT + 100)
+    run(schedule, BOOT + 100, 2)
+
+    schedule.asked(key("s5"), BOOT + 102)
+    schedule.asked(key("s7"), BOOT + 102)
+    taken = [action for _, action in run(schedule, BOOT + 102, 1) if action.kind is Kind.SUBSCRIBE]
+
+    assert [action.key.service for action in taken[:2]] == ["s7", "s5"]
+
+
 def test_pulls_are_spread_and_grow_rarer_with_many_services() -> None:
     """S35."""
     few, many = made(), made()

@@ -102,6 +102,21 @@ def test_an_empty_list_is_not_believed_before_its_window_and_three_queries() -> 
     assert world.why() is Protection.NONE
 
 
+def test_queries_of_other_reasons_do_not_lengthen_the_window() -> None:
+    """A sign of life or a pull in turn agrees with an empty list before its own query does."""
+    world = World()
+    world.connect()
+    world.push(view(1))
+    world.push(view())
+    for at in (10.0, 20.0, 30.0):
+        world.now = at
+        world.pull(view())
+
+    world.pass_time(50.0, view())
+
+    assert world.served() == []
+
+
 def test_an_empty_list_that_no_query_confirms_is_never_believed() -> None:
     world = World()
     world.connect()

@@ -8,7 +8,7 @@ second, most recently asked first; an idle client at most half a request a secon
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from enum import Enum
 from heapq import heappop, heappush
 from itertools import islice
@@ -134,7 +134,7 @@ class Schedule:
         self._clients = {namespace: Client() for namespace in settings.namespaces}
         self._wanted: dict[ServiceKey, Wanted] = {}
         self._to_subscribe: dict[ServiceKey, None] = {}
-        self._to_reread: dict[ServiceKey, None] = {}
+        self._to_reread: OrderedDict[ServiceKey, None] = OrderedDict()
         self._to_unsubscribe: deque[ServiceKey] = deque()
         self._retries: list[tuple[float, ServiceKey]] = []
         self._pulls: list[tuple[float, ServiceKey]] = []
@@ -216,6 +216,8 @@ class Schedule:
         if wanted is None:
             wanted = self._wanted[key] = Wanted(now)
         wanted.asked_at = max(wanted.asked_at, now)
+        if key in self._to_reread:
+            self._to_reread.move_to_end(key, last=False)  # many may stand before it, asked for long ago
         if wanted.state == "none" and not wanted.failures and self._clients[key.namespace].up:
             self._line_up(key)
 

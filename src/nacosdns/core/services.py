@@ -241,7 +241,7 @@ class Services:
         if now >= until and belief.agreements >= policy.empty_confirmations:
             return missing
         step = max((until - belief.empty_since) / policy.empty_confirmations, 0.1)
-        planned = belief.empty_since + step * (belief.agreements + 1)
+        planned = min(belief.empty_since + step * (belief.agreements + 1), until)
         self._checks[belief.key] = max(planned, now + min(step, QUERY_SPACING_S))
         self._brake.stands(belief.key, until)
         return []
