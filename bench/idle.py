@@ -21,11 +21,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from measure import cpu_s
+
 from fakes.real_nacos import RealNacos
 from fakes.running import exchange, free_port, packet
 
 MANY = Path(__file__).parents[1] / "tests" / "fakes" / "many.py"
-TICKS_PER_S = 100
 FIGURES = {"wakeups_per_s": 30.0, "cpu_percent": 1.0, "requests_per_s": 0.5, "pss_mb": 180.0}
 
 
@@ -49,11 +50,6 @@ def switches(pid: int) -> dict[str, int]:
         if name and number:
             counts["main" if task.name == str(pid) else name[1]] += int(number[1])
     return dict(counts)
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def pss_mb(pid: int) -> float:
@@ -83,7 +79,7 @@ def ask(names: list[str], port: int, rate: float, seconds: float) -> int:
 
 def measure(supervisor: int, names: list[str], dns_port: int, web_port: int, options: argparse.Namespace) -> dict:
     roles = processes(supervisor)
-    before = {pid: (switches(pid), cpu_s(pid)) for pid in roles}
+    before = {pid: (switches(pid), cpu_s([pid])) for pid in roles}
     sent, began = requests(web_port), time.monotonic()
     lost = ask(names, dns_port, options.rate, options.seconds)
     took_s = time.monotonic() - began
@@ -94,7 +90,7 @@ def measure(supervisor: int, names: list[str], dns_port: int, web_port: int, opt
         rows[role] = {
             "wakeups_per_s": sum(threads.values()),
             "threads": {name: rate for name, rate in threads.items() if rate > 0.05},
-            "cpu_percent": (cpu_s(pid) - cpu) / took_s * 100,
+            "cpu_percent": (cpu_s([pid]) - cpu) / took_s * 100,
             "pss_mb": pss_mb(pid),
         }
     total = {key: sum(row[key] for row in rows.values()) for key in ("wakeups_per_s", "cpu_percent", "pss_mb")}

@@ -36,6 +36,8 @@ IDLE_BEAT_S = {"front": 0.5, "keeper": 1.0, "web": 1.0}
 STEP_BACK = {"front": (0, 0), "keeper": (200, 5), "web": (400, 10)}
 """By how much each goes behind the supervisor: OOM score, and nice. Who answers is the last to be killed or to wait."""
 ANSWER_DEADLINE_S = 1.0
+ANSWER_BYTES_MAX = frames.CHANNEL_BYTES_MAX - 1024
+"""And a frame around it: the supervisor takes a longer one for madness and hangs up, which ends us."""
 SIGTERM_DRAIN_S = 2.0
 _DRAIN_GRACE_S = 0.2
 _NEVER = 2**31 - 1
@@ -174,8 +176,7 @@ class _Life:
     async def _answer(self, conductor: Conductor, ask: frames.Ask) -> None:
         arguments = {name: msgspec.msgpack.decode(value) for name, value in ask.arguments.items()}
         try:
-            body = await asyncio.wait_for(conductor.answer(ask.verb, arguments), ANSWER_DEADLINE_S)
-            told = frames.Told(ask.id, msgspec.Raw(frames.encode(body)))
+            told = _told(ask.id, await asyncio.wait_for(conductor.answer(ask.verb, arguments), ANSWER_DEADLINE_S))
         except ControlError as error:
             told = frames.Told(ask.id, error=str(error))
         except TimeoutError:
@@ -184,6 +185,13 @@ class _Life:
             self.child.log.exception("command.failed", verb=ask.verb)
             told = frames.Told(ask.id, error=f"{ask.verb} failed: {type(error).__name__} (see the log)")
         self.child._tell(told)  # noqa: SLF001  # the other half of Child
+
+
+def _told(number: int, answer: object) -> frames.Told:
+    body = frames.encode(answer)
+    if len(body) > ANSWER_BYTES_MAX:
+        return frames.Told(number, error=f"the answer is too long ({len(body) >> 20} MiB) to be told")
+    return frames.Told(number, msgspec.Raw(body))
 
 
 async def _read_frame(reader: asyncio.StreamReader) -> frames.ChannelFrame | None:

@@ -134,15 +134,14 @@ class Children:
         """Whether no child was ever started."""
         return not self._told
 
-    def fresh_page(self, slot: int) -> bool:
-        """Before a birth: replaces a page whose counters another release laid out otherwise; whether it did."""
-        if slot not in self._foreign:
-            return False
-        self._foreign.discard(slot)
-        self.pages[slot].close()
-        os.close(self.pages[slot].fd)
-        self.pages[slot] = Page.create()
-        return True
+    def fresh_page(self, slot: int) -> None:
+        """Before a birth: replaces a page whose counters another release laid out otherwise."""
+        if slot in self._foreign:
+            fresh, old = Page.create(), self.pages[slot]
+            self.pages[slot] = fresh
+            self._foreign.discard(slot)
+            old.close()
+            os.close(old.fd)
 
     def _gone(self, slot: int, status: int) -> None:
         self._exited(slot, status)

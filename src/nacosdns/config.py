@@ -66,7 +66,8 @@ class Server(_Section, frozen=True):
         float, Meta(description="With nothing on disk, readiness waits this long for the first snapshot.", ge=0)
     ] = 30.0
     tcp_connections: Annotated[
-        int, Meta(description="Open TCP connections a front keeps; the idlest goes first.", ge=1)
+        int,
+        Meta(description="Open TCP connections a front keeps; then the idlest of the client with the most goes.", ge=1),
     ] = 500
     tcp_idle_s: Annotated[
         float, Meta(description="A TCP connection without a question is closed after this time.", gt=0)

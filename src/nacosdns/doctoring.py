@@ -30,7 +30,19 @@ from nacosdns.core.facts import (
     Upstreams,
     UpstreamState,
 )
-from nacosdns.edge import admin, canary, host, hostfacts, hostprobes, logs, nacos_http, resolvconf, resolvfile, sockets
+from nacosdns.edge import (
+    admin,
+    canary,
+    host,
+    hostfacts,
+    hostnames,
+    hostprobes,
+    logs,
+    nacos_http,
+    resolvconf,
+    resolvfile,
+    sockets,
+)
 from nacosdns.edge.aside import aside
 from nacosdns.errors import ControlError, HostError, NacosdnsError
 
@@ -70,7 +82,7 @@ def setting(config: Config, config_path: str = "") -> Setting:
 
 
 def _is_loopback(name: str) -> bool:
-    return name == "lo" or (hostfacts.is_ip(name) and ipaddress.ip_address(name.partition("%")[0]).is_loopback)
+    return name == "lo" or (hostnames.is_address(name) and ipaddress.ip_address(name.partition("%")[0]).is_loopback)
 
 
 async def examine(config: Config, password: str, tree: Tree, control: Path) -> Facts:

@@ -294,7 +294,7 @@ class Front:
 
     def _hold(self, query: Query, need: NeedsLookup, waiter: Waiter) -> bytes | None:
         """Keeps the question until the keeper has found out, at most for its patience."""
-        if self._held.full:
+        if not self._held.has_room(query.client):
             self.counts[metrics.LOOKUPS.index("refused")] += 1
             return self._otherwise(query, need.otherwise, waiter)
         if need.otherwise is None and self._find_on_disk(need.keys):
@@ -303,7 +303,8 @@ class Front:
             return self._otherwise(query, need.otherwise, waiter)  # nobody is there who could know better in time
         now = self._clock.now()
         question = Question(query, waiter, now, need.otherwise)
-        if self._held.add(need.keys, question, now=now, patience_s=need.patience_s) and self.teller.link is not None:
+        is_first = self._held.add(need.keys, question, now=now, patience_s=need.patience_s, client=query.client)
+        if is_first and self.teller.link is not None:
             self.teller.link.send(Lookup(need.keys))
         self._arm()
         return None

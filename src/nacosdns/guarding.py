@@ -192,9 +192,10 @@ def _behind(path: Path, saved: Saved | None) -> bytes:
 async def guard(
     read: Callable[[], Config], *, restore: bool, ended: Callable[[], Awaitable[object]] | None = None
 ) -> int:
-    """Guards until SIGTERM, SIGINT or the end of ``ended``; 0. SIGHUP reads the configuration again.
+    """Guards until SIGTERM, SIGINT or the end of ``ended``; 0, or 1 when the file could not be given back.
 
-    The file is given back only when we were told to stop, and ``restore`` or the configuration asks for it.
+    SIGHUP reads the configuration again. The file is given back only when we were told to stop, and ``restore`` or the
+    configuration asks for it.
     """
     life = _Life(read)
     for number, heard in ((signal.SIGTERM, life.stop), (signal.SIGINT, life.stop), (signal.SIGHUP, life.reload)):
@@ -207,6 +208,9 @@ async def guard(
                 waiting.cancel()
         if life.told and (restore or life.config.host.restore_on_stop):
             life.guard.restore()
+    except HostError as error:
+        logs.log().error("guard.not_restored", reason=str(error))
+        return 1
     finally:
         life.guard.close()
     return 0
@@ -246,7 +250,7 @@ async def _until(ended: Callable[[], Awaitable[object]], stop: asyncio.Event) ->
 async def keep(read: Callable[[], Config], log: Log) -> None:
     """Has a guard run as long as the configuration wants one, until cancelled. For the supervisor's task group.
 
-    A guard whose supervisor went over to new code ends by itself, as the pipe to it does not; the new code buries it.
+    A guard whose supervisor went over to new code ends by itself, for its pipe does; the new code buries it.
     """
     while True:
         _bury()
@@ -266,31 +270,44 @@ def _bury() -> None:
 
 async def _one_life(config: Config, read: Callable[[], Config], log: Log) -> None:
     """One process, from start to end; it is ended when the configuration becomes another."""
+    with contextlib.ExitStack() as descriptors:
+        try:
+            process = await _started(config, descriptors)
+        except OSError as error:
+            log.error("guard.not_started", reason=str(error))
+            return
+        log.info("guard.started", pid=process.pid)
+        try:
+            while process.returncode is None and concern(read()) == concern(config):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), LOOK_S)
+            if process.returncode is not None:
+                log.warning("guard.exited", status=process.returncode)
+        finally:
+            await _end(process)
+
+
+def concern(config: Config) -> tuple[object, ...]:
+    """What of a configuration a guard goes by: a new one of anything else would only give the file back for a moment."""
+    return config.host, config.server.listen, config.cache.dir, config.log
+
+
+async def _started(config: Config, descriptors: contextlib.ExitStack) -> asyncio.subprocess.Process:
+    """The process; ``descriptors`` holds our end of its pipe. OSError says that it cannot be started."""
     setup_fd = page.memory_file("guard", configuration.encode(config))
-    ours, theirs = os.pipe()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "nacosdns.guarding", str(setup_fd), str(ours)),
-            stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=(setup_fd, ours),
-        )
-    except OSError as error:
-        os.close(theirs)
-        log.error("guard.not_started", reason=str(error))
-        return
+        ours, theirs = os.pipe()
+        descriptors.callback(os.close, theirs)
+        try:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "nacosdns.guarding", str(setup_fd), str(ours)),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(setup_fd, ours),
+            )
+        finally:
+            os.close(ours)
     finally:
         os.close(setup_fd)
-        os.close(ours)
-    log.info("guard.started", pid=process.pid)
-    try:
-        while process.returncode is None and configuration.encode(read()) == configuration.encode(config):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), LOOK_S)
-        if process.returncode is not None:
-            log.warning("guard.exited", status=process.returncode)
-    finally:
-        await _end(process)
-        os.close(theirs)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -308,6 +325,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 def main() -> None:
     """``python -m nacosdns.guarding SETUP_FD PIPE_FD``: guards until the pipe ends, which is the supervisor's end."""
     setup_fd, pipe_fd = map(int, sys.argv[1:3])
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # one born in the middle of an upgrade inherits what that holds back
     config = configuration.decode(os.pread(setup_fd, os.fstat(setup_fd).st_size, 0))
     os.close(setup_fd)
     logs.configure(config.log.level, role="guard")

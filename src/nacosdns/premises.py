@@ -15,12 +15,23 @@ from nacosdns.errors import StartError
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
+    from nacosdns.config import Config
     from nacosdns.core.handover import Handover
     from nacosdns.edge.rights import User
     from nacosdns.ports import Log
 
 LINK_SOCKET = "link.sock"
 CONTROL_SOCKET = "control.sock"
+
+
+def check_unmoved(config: Config, cache_dir: str, control_group: str) -> None:
+    """StartError when a configuration wants others than these: whoever runs stays where it is found."""
+    for key, before, after in (
+        ("cache.dir", cache_dir, config.cache.dir),
+        ("server.control_group", control_group, config.server.control_group),
+    ):
+        if before != after:
+            raise StartError(f"{key} cannot change while nacosdns runs; restart it")
 
 
 class Premises:

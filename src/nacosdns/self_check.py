@@ -16,8 +16,9 @@ from nacosdns import config as configuration
 from nacosdns import upgrading
 from nacosdns.core import handover
 from nacosdns.edge import host, rights, sockets, standing, store
-from nacosdns.errors import NacosdnsError, StartError, StoreDamaged
+from nacosdns.errors import NacosdnsError, StoreDamaged
 from nacosdns.plugins import needed_balancers
+from nacosdns.premises import check_unmoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,12 +51,7 @@ def main(task: upgrading.Errand, load: Callable[[], tuple[Config, str]], modules
 
 def check_host(state: Handover, config: Config) -> None:
     """What of this configuration would need a restart, or cannot be had on this host. StartError says it."""
-    for key, before, after in (
-        ("cache.dir", state.cache_dir, config.cache.dir),
-        ("server.control_group", state.control_group, config.server.control_group),
-    ):
-        if before != after:
-            raise StartError(f"{key} cannot change while nacosdns runs; restart it")
+    check_unmoved(config, state.cache_dir, state.control_group)
     rights.group_id(config.server.control_group)
     if config.web.listen not in {"", state.web_listen}:
         sockets.check_free(sockets.Endpoint(*configuration.host_port(config.web.listen)), "web.listen")

@@ -19,7 +19,7 @@ from nacosdns import guarding, upgrading
 from nacosdns.children import Children
 from nacosdns.config_load import read_password
 from nacosdns.control import Control
-from nacosdns.core import frames, handover, metrics, watch
+from nacosdns.core import access, frames, handover, metrics, watch
 from nacosdns.core.watch import Phase, Watch
 from nacosdns.edge import activation, host, logs, page, rights, sockets, standing
 from nacosdns.edge.clock import HostClock, next_multiple
@@ -27,7 +27,7 @@ from nacosdns.edge.cover import Cover
 from nacosdns.edge.page import Role, State
 from nacosdns.edge.process import Births
 from nacosdns.errors import ConfigError, ControlError, NacosdnsError, StartError
-from nacosdns.premises import Premises
+from nacosdns.premises import Premises, check_unmoved
 from nacosdns.service_manager import ServiceManager, in_words
 from nacosdns.stopping import Stopping
 from nacosdns.upgrading import Upgrading
@@ -138,7 +138,7 @@ class Supervisor:
                     for part in (self._vigil.run(self._tell_manager), self._upgrading.finish()):
                         self._group.create_task(part)
                     self._group.create_task(self._premises.control.serve(self._control.answer))
-                    self._group.create_task(guarding.keep(lambda: self.config, self._log))
+                    self._guarding = self._group.create_task(guarding.keep(lambda: self.config, self._log))
                     self._hear_signals()
             except* _Stopped:
                 pass
@@ -168,6 +168,12 @@ class Supervisor:
             receive_buffer_bytes=buffer_bytes,
             receive_buffer_ms=buffer_bytes // sockets.QUERY_BUFFER_BYTES // _QUERIES_PER_MS,
         )
+        self._warn_of_strangers()
+
+    def _warn_of_strangers(self) -> None:
+        everybody = access.open_entries(self.config.server.allow)
+        if everybody and not self.listeners.is_only_local:
+            self._log.warning("access.open", allow=",".join(everybody), remedy="name your networks in server.allow")
 
     # Taking a place
 
@@ -246,7 +252,7 @@ class Supervisor:
         """Opens what this configuration needs; whether the set of sockets changed."""
         present = host.addresses()
         self._vigil.present = {str(item.address) for item in present}
-        self._seen |= dict.fromkeys(present)
+        self._seen |= dict.fromkeys(sockets.meant(config.server.listen, present))
         changed = self.listeners.want(config.server.listen, config.server.fronts, self._seen)
         for entry in self.listeners.missing if changed else ():
             self._log.warning("listen.interface_missing", entry=entry)
@@ -302,14 +308,14 @@ class Supervisor:
 
     def _spawn(self, slot: int) -> None:
         role = self.watch.wards[slot].role
-        self.children.fresh_page(slot)
-        setup, inherited = self.children.setup(
-            slot, self.config, password=self._password, listeners=self.listeners, link=self._premises.link
-        )
         self.watch.spawned(slot, self.clock.now())
         if not self.children.is_first(slot):
             self._count(metrics.RESTARTS.index(role))
         try:
+            self.children.fresh_page(slot)
+            setup, inherited = self.children.setup(
+                slot, self.config, password=self._password, listeners=self.listeners, link=self._premises.link
+            )
             self.children.spawn(slot, setup, inherited, self.clock.now_ns())
         except OSError as error:
             if isinstance(error, PermissionError) and self.children.none_was_told:
@@ -430,6 +436,8 @@ class Supervisor:
         self._group.create_task(self._stop())
 
     async def _stop(self) -> None:
+        self._guarding.cancel()  # it gives resolv.conf back while we still answer
+        await asyncio.wait({self._guarding}, timeout=2 * guarding.STOP_S)
         await self._stopping.stop()
         self._stopped.set()
 
@@ -455,23 +463,20 @@ class Supervisor:
         logs.configure(config.log.level, role="supervisor")
         self._count(metrics.RELOADS.index("ok"))
         self._log.info("reloaded", config=configuration.digest(config))
+        self._warn_of_strangers()
         self._wake.set()
 
     def _take(self, config: Config) -> None:
         """Opens, finds and checks all that the new configuration needs; only then it is ours."""
         old = self.config
-        for key, before, after in (
-            ("cache.dir", old.cache.dir, config.cache.dir),
-            ("server.control_group", old.server.control_group, config.server.control_group),
-        ):
-            if before != after:
-                raise StartError(f"{key} cannot change while nacosdns runs; restart it")
+        check_unmoved(config, old.cache.dir, old.server.control_group)
         user = rights.find_user(config.server.user)
         if config.web.listen not in {"", old.web.listen}:
             sockets.check_free(sockets.Endpoint(*configuration.host_port(config.web.listen)), "web.listen")
+        has_new_sockets = self._want_sockets(config)
         if user != self._user:
             self._premises.give_to(user)
-        if self._want_sockets(config):
+        if has_new_sockets:
             self.watch.renew("front")
         self.config = config
         if config.web != old.web:

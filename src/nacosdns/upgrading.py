@@ -192,19 +192,27 @@ class Upgrading:
         """Replaces what the old code started: fronts, then the keeper, then web; the next only after the last."""
         if self.last is None or self.last.state != "replacing":
             return
-        watch_ = self._bridge.watch
         for role in ("front", "keeper", "web"):
-            watch_.renew(role)
+            self._bridge.watch.renew(role)
             self._bridge.wake()
-            ends = asyncio.get_running_loop().time() + REPLACE_S
-            while not watch_.is_renewed(role):
-                if asyncio.get_running_loop().time() > ends:
-                    self._fail(f"the new {role} was not ready within {REPLACE_S:g} s; see its lines in the log")
-                    return
-                await asyncio.sleep(_POLL_S)
+            if not await self._renewed(role):
+                self._fail(f"the new {role} was not ready within {REPLACE_S:g} s; see its lines in the log")
+                return
         self._now("done")
         took_s = round(time.time() - self.last.started_at, 1)
         self._log.info("upgrade.done", number=self.last.number, release=self.last.after, took_s=took_s)
+
+    async def _renewed(self, role: str) -> bool:
+        """Waits for all of a role, ``REPLACE_S`` for each one; whether all of them came."""
+        loop = asyncio.get_running_loop()
+        fewest, ends = sys.maxsize, 0.0
+        while left := self._bridge.watch.left_to_renew(role):
+            if left < fewest:
+                fewest, ends = left, loop.time() + REPLACE_S
+            if loop.time() > ends:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
 
 
 def command() -> list[str]:
@@ -253,9 +261,10 @@ class Trial:
         wards = bridge.watch.wards
         first = watch.FIRST_FRONT_SLOT
         self.slot = next(slot for slot in range(first, first + len(wards) + 1) if slot not in wards)
-        pages = bridge.children.pages
-        self._page = pages.get(self.slot) or pages.setdefault(self.slot, Page.create())
+        spare = bridge.children.pages.get(self.slot)
+        self._has_own_page = spare is None
         self._socket, self._endpoint = sockets.private()
+        self._page = spare or Page.create()
         self._status: int | None = None
         self._ready = False
         self._process = self._spawn()
@@ -284,7 +293,7 @@ class Trial:
                 exited=self._exited,
             )
         except OSError:
-            self._socket.close()
+            self._close()
             raise
         self._page.claim(Role.FRONT, born.pid, self._clock.now_ns())
         return born
@@ -298,15 +307,22 @@ class Trial:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.close()
         self._process.kill()
+        self._close()
+
+    def _close(self) -> None:
+        """Its page goes too, unless that was another front's before and still counts for it."""
+        self._socket.close()
+        self._page.release()
+        if self._has_own_page:
+            self._page.close()
+            os.close(self._page.fd)
 
     def _heard(self, frame: frames.ChannelFrame) -> None:
         self._ready = self._ready or isinstance(frame, frames.Ready)
 
     def _exited(self, status: int) -> None:
         self._status = status
-        self._page.release()
 
     async def prove(self) -> Callable[[], HeldChild]:
         """Waits until the front has shown that it lives and answers; it is a standby then. UpgradeError when not."""

@@ -117,6 +117,15 @@ def test_a_no_and_a_fault_are_answers_too(born):
     assert logged.count("command.failed") == 1
 
 
+def test_an_answer_too_long_for_the_channel_is_a_no_and_does_not_cost_the_child(born):
+    child = born()
+    child.hear()
+    child.tell(frames.Ask(1, "echo", {"name": msgspec.Raw(frames.encode("x" * frames.CHANNEL_BYTES_MAX))}))
+    child.tell(frames.Ask(2, "echo"))
+
+    assert {child.hear().error, child.hear().error} == {"", "the answer is too long (64 MiB) to be told"}
+
+
 def test_a_drained_child_exits_0(born):
     child = born()
     child.hear()

@@ -229,7 +229,7 @@ def test_without_an_upstream_outside_names_are_servfail_at_once(bridge: Bridge) 
     began = time.monotonic()
 
     assert rcode(bridge.port, "www.example.com") == "SERVFAIL"
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 2.0  # who waits for an upstream waits 2.5 s
 
 
 def test_a_client_that_may_not_ask_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import stat
@@ -17,13 +18,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from fakes.running import TWO_ORDERS, Bridge, until
+from fakes.running import FAKES, TWO_ORDERS, Bridge, until
 from fakes.upstream import StubUpstream
 from nacosdns import guarding
 from nacosdns.cli import parser
-from nacosdns.config import Cache, Config, Forward, Host, Log, Server
+from nacosdns.config import Cache, Config, Forward, Host, Log, PolicySection, Server
 from nacosdns.core.resolvtext import FIGHT_WRITES, MARK, decode_saved, servers_of
 from nacosdns.edge import resolvconf, resolvfile
 from nacosdns.errors import HostError
@@ -203,6 +205,23 @@ def test_what_somebody_else_wrote_meanwhile_is_not_undone(place: Place) -> None:
     assert "left as it is" in place.restore()
     assert place.file.read_text(encoding="ascii") == STUB
     assert not place.saved.exists()
+
+
+def test_a_disk_that_takes_half_a_text_changes_nothing(place: Place) -> None:
+    """The first write of a full disk says how little it took; only the next one says why."""
+    long = DHCP + "# " + "x" * 2000 + "\nsearch " + "corp.example " * 100 + "\n"
+    place.file.write_text(long, encoding="ascii")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        said = place.look()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert "cannot be written" in said
+    assert place.file.read_text(encoding="ascii") == long
+    assert not place.saved.exists()
+    assert list(place.etc.iterdir()) == [place.file]
 
 
 def test_a_change_between_the_look_and_the_write_is_seen(place: Place) -> None:
@@ -740,8 +759,45 @@ def test_the_supervisors_guard_lives_as_long_as_it_is_wanted_and_dies_with_it(pl
     assert not Path(f"/proc/{pid}").exists()
 
 
+def supervised(place: Place, **more: object) -> Config:
+    return Config(
+        server=Server(listen=(f"{OURS}:53",)),
+        cache=Cache(dir=str(place.state)),
+        host=Host(guard=True, restore_on_stop=True, resolv_conf=str(place.file)),
+        **more,
+    )
+
+
+def test_a_reload_that_does_not_concern_the_guard_leaves_it_and_the_file_alone(place: Place) -> None:
+    config = supervised(place)
+    elsewhere = msgspec.structs.replace(config, host=Host(guard=True, resolv_conf="/etc/resolv.conf"))
+    louder = msgspec.structs.replace(config, log=Log(level="debug"))
+    wider = msgspec.structs.replace(config, server=Server(listen=("127.0.0.1:53",)))
+
+    assert guarding.concern(config) == guarding.concern(supervised(place, policy=PolicySection(ttl_s=5)))
+    assert len({guarding.concern(one) for one in (config, elsewhere, louder, wider)}) == 4
+
+
+def test_a_guard_that_finds_no_descriptor_is_started_later(place: Place) -> None:
+    config = supervised(place)
+
+    async def live() -> None:
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        try:
+            await guarding._one_life(config, lambda: config, place.log)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    asyncio.run(live())
+
+    assert len(place.log.named("guard.not_started")) == 1
+
+
 @needs_root
-def test_a_bridge_that_is_told_to_guard_does_and_gives_the_file_back_when_it_stops(place: Place, tmp_path: Path) -> None:
+def test_a_bridge_that_is_told_to_guard_does_and_gives_the_file_back_when_it_stops(
+    place: Place, tmp_path: Path
+) -> None:
     place.file.write_text(DHCP, encoding="ascii")
     text = f'{TWO_ORDERS}[host]\nguard = true\nrestore_on_stop = true\nresolv_conf = "{place.file}"\n'
     running = Bridge(tmp_path, text=text, modules={}, listen=f'"{OURS}:53"')
@@ -752,5 +808,24 @@ def test_a_bridge_that_is_told_to_guard_does_and_gives_the_file_back_when_it_sto
 
         assert running.wait() == 0
         assert place.file.read_text(encoding="ascii") == DHCP
+    finally:
+        running.close()
+
+
+@needs_root
+def test_the_file_is_given_back_before_anybody_stops_to_answer(place: Place, tmp_path: Path) -> None:
+    """On a host with no other server every program would be without names until then."""
+    place.file.write_text(DHCP, encoding="ascii")
+    text = f'[host]\nguard = true\nrestore_on_stop = true\nresolv_conf = "{place.file}"\n'
+    modules = FAKES | {"keeper": "fakes.child_deaf"}
+    running = Bridge(tmp_path, text=text, modules=modules, listen=f'"{OURS}:53"')
+    try:
+        running.up()
+        until(lambda: ours(place), 20, "our address")
+        running.signal(signal.SIGTERM)
+        until(lambda: running.said("fake.drained"), what="the end of the first child")
+
+        assert place.file.read_text(encoding="ascii") == DHCP
+        assert running.wait() == 0
     finally:
         running.close()

@@ -68,3 +68,27 @@ def test_libraries_are_heard_from_warning_on_in_the_same_form(capsys):
     logging.getLogger("library").warning("%s is odd", "it")
 
     assert lines(capsys) == ['level=warning event="it is odd" role=keeper']
+
+
+def test_an_event_that_comes_too_often_is_counted_instead_of_said(capsys, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    logs.configure("info")
+    for number in range(5000):
+        logs.log().warning("noisy", number=number)
+        logging.getLogger("library").warning("also %s", number)
+        logs.log().info("query", number=number)
+    logs.log().info("rare")
+    now[0] += logs.LINES_WITHIN_S
+    logs.log().warning("noisy", number=1)
+    logs.log().warning("noisy", number=2)
+    said = lines(capsys)
+
+    assert sum("event=noisy" in line for line in said) == logs.LINES_MAX + 2
+    assert sum("also" in line for line in said) == logs.LINES_MAX
+    assert sum("event=query" in line for line in said) == 5000
+    assert said[-3:] == [
+        "level=info event=rare",
+        "level=warning event=noisy number=1 unsaid=4900",
+        "level=warning event=noisy number=2",
+    ]

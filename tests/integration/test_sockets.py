@@ -8,7 +8,7 @@ import pytest
 
 from fakes.running import free_port
 from nacosdns.edge import host
-from nacosdns.edge.sockets import Endpoint, Listeners, check_free, endpoints
+from nacosdns.edge.sockets import Endpoint, Listeners, check_free, endpoints, meant
 from nacosdns.errors import StartError
 
 
@@ -48,6 +48,18 @@ def test_an_interface_stands_for_its_addresses(listen, found, missing):
 
     assert [str(endpoint) for endpoint in wanted] == found
     assert absent == missing
+
+
+def test_of_a_host_with_many_interfaces_only_those_that_are_named_are_remembered():
+    crowd = [Here(f"veth{number}", ipaddress.ip_address(f"fe80::{number:x}")) for number in range(1, 100)]
+
+    assert [str(item.address) for item in meant(["eth0:53", "127.0.0.1:53"], [*PRESENT, *crowd])] == [
+        "10.0.0.7",
+        "10.0.0.8",
+        "2001:db8::7",
+        "fe80::1",
+    ]
+    assert meant(["127.0.0.1:53", "[::]:53"], crowd) == ()
 
 
 def test_each_front_slot_has_a_udp_and_a_tcp_socket_of_its_own(listeners):

@@ -200,6 +200,22 @@ def test_a_full_disk_is_survived_and_what_it_refused_is_written_later_or_said_to
         subprocess.run(["umount", str(small)], check=True)
 
 
+def test_a_name_that_sqlite_cannot_take_does_not_end_the_writing_of_others(tmp_path: Path) -> None:
+    async def work() -> SqliteStore:
+        store = await write(tmp_path, 2)
+        store.remove_services([ServiceKey("public", "DEFAULT_GROUP", "half \ud83d")])
+        await store.flush()
+        store.put_services([(known(snapshot(9)), 7.0)])
+        await store.flush()
+        await store.close()
+        return store
+
+    store = asyncio.run(work())
+
+    assert store.failures == 1
+    assert services(tmp_path) == {"s0", "s1", "s9"}
+
+
 def test_a_database_deleted_while_it_is_open_is_made_anew(tmp_path: Path) -> None:
     async def work() -> None:
         store = await write(tmp_path, 2)

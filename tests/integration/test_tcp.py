@@ -229,6 +229,30 @@ def test_the_idlest_connection_goes_when_there_are_too_many() -> None:
     run(work, most=3)
 
 
+def test_a_client_that_opens_too_many_connections_closes_its_own_and_none_that_waits_for_an_answer() -> None:
+    async def work(door: TcpDoor, owner: Owner, port: int) -> None:
+        owner.hold = True
+        asking_reader, asking = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.3", 0))
+        asking.write(message(7))
+        quiet = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(2)]
+        flood = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        while not owner.kept:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        kept = [connection.address[-1] for connection in door._connections]
+        owner.kept[0][1].reply(owner.kept[0][0])
+
+        assert sorted(kept) == [1, 1, 1, 2, 2, 3]
+        assert owner.closed == 37
+        assert await reply(asking_reader) == message(7)[2:]
+
+        for _, writer in (*quiet, *flood):
+            writer.close()
+        asking.close()
+
+    run(work, most=6)
+
+
 def test_a_client_that_has_said_all_still_gets_its_answers() -> None:
     async def work(_: TcpDoor, owner: Owner, port: int) -> None:
         owner.hold = True

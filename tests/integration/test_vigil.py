@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import resource
 import socket
 import threading
 import time
@@ -8,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fakes.running import exchange, packet, until
-from nacosdns.edge import admin
+from nacosdns.edge import admin, canary
+from nacosdns.errors import StartError
 
 
 def status(running) -> dict[str, object]:
@@ -103,3 +107,26 @@ def test_who_answers_is_the_last_to_be_killed_or_to_wait(bridge, role):
     assert name == "nacosdns"
     assert comm == {"keeper": "nacosdns-keeper", "front": "nacosdns-front3", "web": "nacosdns-web"}[role]
     assert (score > own_score, nice > own_nice) == ((role != "front"),) * 2
+
+
+@contextlib.contextmanager
+def no_descriptor_left():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_canary_without_a_descriptor_is_a_lost_one():
+    async def ask() -> bool:
+        with no_descriptor_left():
+            return await canary.answered("127.0.0.1", 53)
+
+    assert asyncio.run(ask()) is False
+
+
+def test_a_control_socket_that_cannot_be_made_anew_for_want_of_descriptors_is_told_of(tmp_path):
+    with no_descriptor_left(), pytest.raises(StartError, match="cannot be made"):
+        admin.listen(tmp_path / "control.sock", 0o600)

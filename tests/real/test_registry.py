@@ -329,7 +329,7 @@ async def test_after_kill_and_restart_of_nacos_all_begins_anew(  # traps 2, 9, 1
     await until(lambda: nacos.instances(service) == [])
     nacos.kill()
 
-    assert failed_in_s < 0.5
+    assert failed_in_s < 2.0
     assert subscribers == []
     assert listener.events == ["connected public", "disconnected public", "connected public"]
 
@@ -383,7 +383,7 @@ async def test_a_push_comes_in_half_a_second_as_nacos_is_by_default(nacos_with_a
     holding.cancel()
     await asyncio.wait({holding})
 
-    assert 0.4 < took < 1.5
+    assert 0.4 < took < 4.0
 
 
 @on_a_loop

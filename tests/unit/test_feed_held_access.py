@@ -157,7 +157,7 @@ def test_what_may_wait_is_bounded() -> None:
     for number in range(3):
         held.add((key(number),), number, now=0.0, patience_s=1.0)
 
-    assert held.full
+    assert not held.has_room(b"")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,15 @@ WORDS = {
 """The words of server.allow and their networks; those of ``link`` are known only on the host."""
 
 
+def open_entries(allow: Iterable[str]) -> list[str]:
+    """The entries of server.allow that let everybody ask, at least by IPv4 or by IPv6."""
+    return [entry for entry in allow if any(ip_network(text, strict=False).prefixlen == 0 for text in _networks(entry))]
+
+
+def _networks(entry: str) -> tuple[str, ...]:
+    return WORDS.get(entry, (entry,))
+
+
 class Access:
     """Judges raw addresses (4 or 16 bytes). ``judged`` holds only those that are allowed; the fast path reads it.
 
@@ -39,7 +48,7 @@ class Access:
 
     def __init__(self, allow: Iterable[str], link: Iterable[str] = ()) -> None:
         words = tuple(allow)
-        texts = [text for word in words for text in WORDS.get(word, (word,))]
+        texts = [text for word in words for text in _networks(word)]
         if "link" in words:
             texts += link
         self._networks = tuple(ip_network(text, strict=False) for text in texts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nacosdns.core import doctor_names
+from nacosdns.core import access, doctor_names
 from nacosdns.core.finding import Severity, error, ok, warning
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _QUERIES_PER_MS = 10
 _FREE_NONE_BYTES, _FREE_LOW_BYTES, _FREE_ENOUGH_BYTES, _FREE_LOW_PART = 10 << 20, 100 << 20, 1 << 30, 0.05
 _INODES_LOW = 0.02
 _UNKEPT, _SHARED = {"tmpfs", "ramfs"}, {"nfs", "nfs4", "cifs", "fuse.sshfs", "9p"}
-_WIDE = {"all", "0.0.0.0/0", "::/0"}
 _SYSTEMD_PID = 1
 _FILES_BESIDE_TCP = 256  # upstreams, links, listening sockets, database
 _NAMED_MAX = 5
@@ -363,7 +362,7 @@ def _limits(facts: Facts, setting: Setting) -> Iterator[Finding]:
 
 
 def _access(facts: Facts, setting: Setting) -> Iterator[Finding]:
-    wide = [entry for entry in setting.allow if entry in _WIDE]
+    wide = access.open_entries(setting.allow)
     hosts = [entry.rpartition(":")[0].strip("[]") for entry in setting.listen]
     if all(host.startswith("127.") or host == "::1" for host in hosts):
         yield ok("access.open", "only this host can ask")

@@ -32,7 +32,7 @@ class ForwardSettings(msgspec.Struct, frozen=True, kw_only=True):
     external_stale_s: float = 0.0
     identity: bytes = b""
     mixed_case: bool = False
-    errands_max: int = 4096
+    errands_max: int = 8192  # half of them for a client that is alone
     waiters_max: int = 20_000
 
 
@@ -137,7 +137,10 @@ class Purpose(Enum):
 
 
 class Errand(msgspec.Struct, eq=False, gc=False):
-    """One question on its way. ``slice`` is its place on the agenda; ``alone``: asked of one resolver, for nobody, joined by nobody."""
+    """One question on its way. ``slice`` is its place on the agenda; ``alone``: asked of one resolver, for nobody, joined by nobody.
+
+    ``client`` was the first to ask.
+    """
 
     key: bytes
     purpose: Purpose
@@ -153,6 +156,7 @@ class Errand(msgspec.Struct, eq=False, gc=False):
     truncated: bytes = b""
     over: bool = False
     alone: bool = False
+    client: bytes = b""
 
 
 class Agenda:

@@ -142,11 +142,10 @@ class NacosServer(_Facts, frozen=True):
     version: str = ""
     http_error: str = ""
     grpc_error: str = ""
-    addresses: tuple[str, ...] = ()
 
 
 class Nacos(_Facts, frozen=True):
-    """All servers, and why a login failed; ``login`` None when there is no user."""
+    """All servers, and why a login failed; ``login_error`` is None when there is no user."""
 
     servers: tuple[NacosServer, ...] = ()
     login_error: str | None = None

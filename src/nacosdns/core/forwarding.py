@@ -40,6 +40,7 @@ from nacosdns.core.errands import (
 from nacosdns.core.model import Rcode
 from nacosdns.core.outside import Outside, question_key
 from nacosdns.core.resolvers import PLAIN_S, PROBE_PATIENCE_S, Health, Resolvers
+from nacosdns.core.shares import Shares
 from nacosdns.errors import WireError
 
 if TYPE_CHECKING:
@@ -83,12 +84,13 @@ class Forwarding:
         self._agenda = Agenda()
         self._work: list[Work] = []
         self._token = 0
-        self._waiting = 0
+        self._waiting = Shares(settings.waiters_max)
+        self._begun = Shares(settings.errands_max)
         self._refreshing = 0
 
     def __repr__(self) -> str:
         return (
-            f"<Forwarding errands={len(self._errands)} tries={len(self._tries)} waiting={self._waiting} "
+            f"<Forwarding errands={len(self._errands)} tries={len(self._tries)} waiting={self._waiting.taken} "
             f"{self.outside!r} {self.resolvers!r}>"
         )
 
@@ -198,6 +200,7 @@ class Forwarding:
     def configure(self, settings: ForwardSettings) -> None:
         """New bounds and switches; the cache and everything on its way stay."""
         self._settings = settings
+        self._waiting.places, self._begun.places = settings.waiters_max, settings.errands_max
         self.outside.entries_max = settings.external_entries
         self.outside.stale_max_s = settings.external_stale_s
 
@@ -218,7 +221,7 @@ class Forwarding:
             left_out=self.resolvers.refused,
             problem="" if self.resolvers.has_hope(now) else self.resolvers.why_nobody(),
             errands=len(self._errands),
-            waiters=self._waiting,
+            waiters=self._waiting.taken,
             entries=len(self.outside),
             size_bytes=self.outside.size_bytes,
         )
@@ -234,7 +237,7 @@ class Forwarding:
         stale = entry if entry is not None and self.outside.is_usable_stale(entry, now) else None
         errand = self._errands.get(key)
         if errand is None:
-            begun = self._begin(key, _ASKED, now)
+            begun = self._begin(key, _ASKED, now, query.client)
             if isinstance(begun, str):
                 return self._stale(query, key, stale, now) if stale is not None else Failed(Rcode.SERVFAIL, begun)
             errand = begun
@@ -251,28 +254,27 @@ class Forwarding:
     ) -> Hit | Pending | Failed:
         if stale is not None:
             wait_s = FAILING_WAIT_S if errand.key in self._failures else STALE_WAIT_S
-            if errand.started_at + wait_s <= now or self._waiting >= self._settings.waiters_max:
+            if errand.started_at + wait_s <= now or not self._waiting.take(query.client):
                 return self._stale(query, errand.key, stale, now)
             errand.stale_at = errand.started_at + wait_s
             self._agenda.add(errand)
-        elif self._waiting >= self._settings.waiters_max:
+        elif not self._waiting.take(query.client):
             self.counts.overflows += 1
-            return Failed(Rcode.SERVFAIL, "too many clients wait")
+            return Failed(Rcode.SERVFAIL, "too many questions of this client wait, or of all clients")
         errand.waiters.append((query, waiter))
-        self._waiting += 1
         return PENDING
 
-    def _begin(self, key: bytes, purpose: Purpose, now: float) -> Errand | str:
+    def _begin(self, key: bytes, purpose: Purpose, now: float, client: bytes = b"") -> Errand | str:
         """A new errand for this question, or why there is none."""
         if self._failures and now - self._failures.get(key, -inf) < RECHECK_S:
             return "it failed a moment ago"
-        if len(self._errands) >= self._settings.errands_max:
-            self.counts.overflows += 1
-            return "too many questions wait"
         order = self.resolvers.order(now)
         if not order:
             return self.resolvers.why_nobody()
-        errand = self._errands[key] = Errand(key, purpose, order, now, now + DEADLINE_S)
+        if not self._begun.take(client):
+            self.counts.overflows += 1
+            return "too many questions of this client are on their way, or of all clients"
+        errand = self._errands[key] = Errand(key, purpose, order, now, now + DEADLINE_S, client=client)
         self._advance(errand, now)
         return errand
 
@@ -443,7 +445,7 @@ class Forwarding:
             return
         for query, waiter in errand.waiters:
             self._deliver(waiter, self._stale(query, errand.key, entry, now))
-        self._waiting -= len(errand.waiters)
+            self._waiting.give_back(query.client)
         errand.waiters.clear()
 
     def _give_up(self, errand: Errand, why: str, now: float) -> None:
@@ -477,9 +479,11 @@ class Forwarding:
                 del self._tries[token]
                 self._work.append(Release(token))
             errand.tokens = ()
-        self._waiting -= len(errand.waiters)
+        for query, _ in errand.waiters:
+            self._waiting.give_back(query.client)
         if not errand.alone:
             del self._errands[errand.key]
+            self._begun.give_back(errand.client)
             if errand.purpose is not _ASKED:
                 self._refreshing -= 1
 

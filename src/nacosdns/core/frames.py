@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VERSION = 1
+CONTROL_VERSION = 1
+"""Of the requests and answers on the control socket: raised when an older bridge or command would get them wrong."""
 FRAME_BYTES_MAX = 32 << 20
 """A service is told in one frame, whatever its size; Nacos sends at most 10 MB in one message."""
 STATE_FRAME_BYTES = 64 * 1024
@@ -158,11 +160,15 @@ class Ready(Frame, frozen=True):
 
 
 class Ask(Frame, frozen=True):
-    """Supervisor to child: a command from the control socket. ``arguments`` as in docs/operating.md."""
+    """Supervisor to child: a command from the control socket. ``arguments`` as in docs/operating.md.
+
+    ``version`` is the ``CONTROL_VERSION`` of the command that began it.
+    """
 
     id: int
     verb: str
     arguments: dict[str, msgspec.Raw] = {}
+    version: int = CONTROL_VERSION
 
 
 class Told(Frame, frozen=True):

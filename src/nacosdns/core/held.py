@@ -1,7 +1,7 @@
 """Questions that wait for a look-up: one flight for equal ones, each flight with a deadline, all of them bounded.
 
-Must not know: who answers, what the look-up finds. Rule: whoever was put in comes out exactly once, by ``take`` or by
-``expired``.
+Must not know: who answers, what the look-up finds. Rules: whoever was put in comes out exactly once, by ``take`` or by
+``expired``; no client has more than its share of the places (core/shares.py).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from nacosdns.core.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,12 +26,13 @@ Keys = tuple["ServiceKey", ...]
 class Flight(Generic[Item]):
     """Everything that waits for one look-up."""
 
-    __slots__ = ("deadline", "items", "started")
+    __slots__ = ("clients", "deadline", "items", "started")
 
     def __init__(self, started: float, deadline: float) -> None:
         self.started = started
         self.deadline = deadline
         self.items: list[Item] = []
+        self.clients: list[bytes] = []
 
     def __repr__(self) -> str:
         return f"<Flight {len(self.items)} waiting until {self.deadline:.3f}>"
@@ -39,42 +42,42 @@ class Held(Generic[Item]):
     """All flights by the spellings that are looked up."""
 
     def __init__(self, held_max: int = HELD_MAX) -> None:
-        self._held_max = held_max
+        self._places = Shares(held_max)
         self._flights: dict[Keys, Flight[Item]] = {}
         self._deadlines: list[tuple[float, int, Keys]] = []
         self._numbers = count()
-        self._size = 0
 
     def __repr__(self) -> str:
-        return f"<Held {self._size} in {len(self._flights)} flights>"
+        return f"<Held {self._places.taken} in {len(self._flights)} flights>"
 
     def __len__(self) -> int:
-        return self._size
+        return self._places.taken
 
     def __iter__(self) -> Iterator[Keys]:
         """The look-ups that are waited for."""
         return iter(list(self._flights))
 
-    @property
-    def full(self) -> bool:
-        return self._size >= self._held_max
+    def has_room(self, client: bytes) -> bool:
+        """Whether one more item of this client may wait."""
+        return self._places.has_room(client)
 
-    def add(self, keys: Keys, item: Item, *, now: float, patience_s: float) -> bool:
-        """Lets an item wait. True when it is the first: the look-up must be sent."""
+    def add(self, keys: Keys, item: Item, *, now: float, patience_s: float, client: bytes = b"") -> bool:
+        """Lets an item wait, for which there is room. True when it is the first: the look-up must be sent."""
+        self._places.put(client)
         flight = self._flights.get(keys)
         is_first = flight is None
         if flight is None:
             flight = self._flights[keys] = Flight(now, now + patience_s)
             heappush(self._deadlines, (flight.deadline, next(self._numbers), keys))
         flight.items.append(item)
-        self._size += 1
+        flight.clients.append(client)
         return is_first
 
     def take(self, keys: Keys) -> Flight[Item] | None:
         """Everything that waits for this look-up; it waits no more."""
         flight = self._flights.pop(keys, None)
-        if flight is not None:
-            self._size -= len(flight.items)
+        for client in flight.clients if flight is not None else ():
+            self._places.give_back(client)
         return flight
 
     def expired(self, now: float) -> list[Flight[Item]]:

@@ -129,7 +129,11 @@ class Watch:
 
     def is_renewed(self, role: str) -> bool:
         """Whether every process of this role is set up and of its newest generation."""
-        return all(ward.phase is Phase.READY and not self._is_old(ward) for ward in self._of(role))
+        return not self.left_to_renew(role)
+
+    def left_to_renew(self, role: str) -> int:
+        """How many processes of this role are not."""
+        return sum(ward.phase is not Phase.READY or self._is_old(ward) for ward in self._of(role))
 
     def resize(self, fronts: int, now: float, *, web: bool) -> None:
         """A new number of active fronts, and whether there is a web; surplus ones leave when they are idle."""

@@ -25,6 +25,10 @@ REQUEST_BYTES_MAX = 64 * 1024
 REQUEST_DEADLINE_S = 2.0
 CONNECTIONS_MAX = 16
 CALL_DEADLINE_S = 5.0
+_OTHER_VERSION = (
+    f"the running bridge understands version {frames.CONTROL_VERSION} of the control protocol, this command speaks another;"
+    " use the command of the release that runs, or restart the bridge"
+)
 
 
 def listen(path: Path, mode: int, uid: int = -1, gid: int = -1) -> socket.socket:
@@ -32,11 +36,16 @@ def listen(path: Path, mode: int, uid: int = -1, gid: int = -1) -> socket.socket
 
     What a dead process left there is replaced; StartError when a living one listens, or the directory refuses.
     """
-    if is_alive(path):
+    try:
+        alive = is_alive(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise _not_made(path, error) from error
+    if alive:
+        sock.close()
         raise StartError(
             f"another nacosdns is running on {path.parent}; stop it, or set cache.dir to another directory"
         )
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.unlink(missing_ok=True)
         before = os.umask(0o777 & ~mode)
@@ -48,11 +57,13 @@ def listen(path: Path, mode: int, uid: int = -1, gid: int = -1) -> socket.socket
         sock.listen(CONNECTIONS_MAX)
     except OSError as error:
         sock.close()
-        raise StartError(
-            f"{path} cannot be made ({error.strerror or error}); see cache.dir and server.control_group"
-        ) from error
+        raise _not_made(path, error) from error
     sock.setblocking(False)
     return sock
+
+
+def _not_made(path: Path, error: OSError) -> StartError:
+    return StartError(f"{path} cannot be made ({error.strerror or error}); see cache.dir and server.control_group")
 
 
 class Listener:
@@ -150,8 +161,8 @@ async def serve(sock: socket.socket, answer: Callable[[frames.Ask], Awaitable[fr
             try:
                 async with asyncio.timeout(REQUEST_DEADLINE_S):
                     ask = await _read_request(reader)
-                told = await answer(ask)
-                writer.write(frames.framed(told))
+                is_ours = ask.version == frames.CONTROL_VERSION
+                writer.write(frames.framed(await answer(ask) if is_ours else frames.Told(0, error=_OTHER_VERSION)))
                 async with asyncio.timeout(REQUEST_DEADLINE_S):
                     await writer.drain()
             except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.MsgspecError, ControlError):
@@ -194,7 +205,9 @@ def call(path: Path, verb: str, arguments: Mapping[str, object]) -> object:
     except TimeoutError as error:
         raise ControlError(f"no answer on {path} within {CALL_DEADLINE_S:g} s") from error
     except (OSError, msgspec.MsgspecError) as error:
-        raise ControlError(f"no answer on {path} ({error})") from error
+        raise ControlError(
+            f"no answer on {path} ({error}); if the bridge is of another release, use the command of that release"
+        ) from error
     if not isinstance(told, frames.Told):
         raise ControlError(f"no answer on {path}")
     if told.error:

@@ -35,12 +35,12 @@ async def answered(host: str, port: int) -> bool:
     loop = asyncio.get_running_loop()
     query_id = secrets.token_bytes(2)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        sock.setblocking(False)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
             async with asyncio.timeout(DEADLINE_S):
                 sock.connect((host, port))
                 await loop.sock_sendall(sock, query(query_id))
                 return is_answer(await loop.sock_recv(sock, 4096), query_id)
-        except (OSError, TimeoutError):
-            return False
+    except (OSError, TimeoutError):
+        return False  # no descriptor left for us is no answer too

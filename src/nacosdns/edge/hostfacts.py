@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import socket
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -366,14 +365,3 @@ def buffer_bytes(tree: Tree, pid: int, wanted: int) -> int:
 def stub_listens(found: tuple[Holder, ...]) -> bool:
     """Whether the stub of systemd-resolved is among the holders."""
     return any(holder.address in {"127.0.0.53", "127.0.0.54"} for holder in found)
-
-
-def is_ip(text: str) -> bool:
-    """Whether this is an address and no name."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, text.partition("%")[0])
-        except OSError:
-            continue
-        return True
-    return False

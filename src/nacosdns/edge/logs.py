@@ -2,13 +2,14 @@
 
 Must not know: what is logged. Rules: an event is a short dotted name and its facts, not prose; secrets never; what
 libraries say by the standard logging comes out in the same form, from WARNING on; a stderr that nobody reads hurts
-nobody.
+nobody; no event fills a disk: of each so many lines are said in a while, and the next one says how many were not.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -20,11 +21,45 @@ if TYPE_CHECKING:
     from nacosdns.ports import Log
 
 OURS = "nacosdns"
+LINES_MAX, LINES_WITHIN_S = 100, 10.0
+"""Of one event of one process. Query logs are as long as [log] queries wants them."""
+_UNBOUNDED = frozenset({"query"})
 
 
 def log() -> Log:
     """Our log, as ``configure`` set it up last."""
     return cast("Log", structlog.get_logger(OURS))
+
+
+class Restraint(logging.Filter):
+    """Lets ``LINES_MAX`` lines of an event through in ``LINES_WITHIN_S``; the next one has ``unsaid``, how many were kept back.
+
+    An event of ours is known by its name, one of a library by the line of code that it comes from.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = 0.0
+        self._lines: dict[object, int] = {}
+        self._unsaid: dict[object, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this line is said."""
+        ours = record.msg if isinstance(record.msg, dict) else {}
+        event = ours.get("event") or (record.pathname, record.lineno)
+        if event in _UNBOUNDED:
+            return True
+        now = time.monotonic()
+        if now - self._began >= LINES_WITHIN_S:
+            self._unsaid |= {name: count - LINES_MAX for name, count in self._lines.items() if count > LINES_MAX}
+            self._began, self._lines = now, {}
+        count = self._lines[event] = self._lines.get(event, 0) + 1
+        if count > LINES_MAX:
+            return False
+        unsaid = self._unsaid.pop(event, 0)
+        if unsaid and ours:
+            ours["unsaid"] = unsaid
+        return True
 
 
 def configure(level: str, **identity: str | int) -> None:
@@ -47,6 +82,7 @@ def configure(level: str, **identity: str | int) -> None:
     )
     render = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False)
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(Restraint())
     handler.setFormatter(
         ProcessorFormatter(
             foreign_pre_chain=shared,

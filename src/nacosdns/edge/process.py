@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 OUR_ENVIRONMENT = ("NACOSDNS_", "LISTEN_", "WATCHDOG_", "NOTIFY_SOCKET")
 """What only the supervisor may see: the configuration, and what systemd says to it alone."""
 _REAP_S = 0.05
+_KILL_S = 0.5
 _READ_BYTES = 64 * 1024
 _WORDS_BYTES = 2000
 
@@ -178,6 +179,8 @@ class Process:
                 self._pidfd = os.pidfd_open(self.pid)
             except ProcessLookupError:  # no child of ours any more
                 loop.call_soon(self._reap)
+            except OSError:  # no descriptor left, or a kernel or sandbox without
+                loop.call_later(_REAP_S, self._reap)
             else:
                 loop.add_reader(self._pidfd, self._reap)
         else:
@@ -269,7 +272,8 @@ async def outcome(popen: subprocess.Popen[bytes], words_fd: int, deadline_s: flo
     finally:
         if popen.poll() is None:
             popen.kill()
-            popen.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that hangs holds it: it is reaped later
+                popen.wait(_KILL_S)
     size = os.fstat(words_fd).st_size
     said = os.pread(words_fd, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).decode(errors="replace").split("\n")
     return Outcome(popen.returncode, next((line.strip() for line in reversed(said) if line.strip()), ""))

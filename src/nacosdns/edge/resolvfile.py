@@ -105,7 +105,8 @@ def _swap(path: Path, before: Found, make: Callable[[Path], None], in_place: Cal
 def _write_new(temporary: Path, text: bytes, before: Found) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
-        file.write(text)
+        if file.write(text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if before.label:
             os.setxattr(descriptor, LABEL, before.label)
         if (before.uid, before.gid) != (os.geteuid(), os.getegid()):

@@ -69,6 +69,8 @@ def prepare_directory(directory: Path, user: User | None, gid: int) -> None:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         if user:
             os.chown(directory, user.uid, user.gid if gid == UNCHANGED else gid)
+        elif gid != UNCHANGED:
+            os.chown(directory, UNCHANGED, gid)
     except OSError as error:
         if error.errno == errno.EROFS:
             raise _read_only(directory) from error

@@ -14,7 +14,7 @@ import os
 import socket
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from nacosdns.config import host_port
 from nacosdns.core.frames import SocketSet
@@ -99,6 +99,15 @@ def endpoints(listen: Iterable[str], present: Iterable[Present]) -> tuple[list[E
         if not usable:
             missing.append(entry)
     return list(dict.fromkeys(found)), missing
+
+
+_Present = TypeVar("_Present", bound=Present)
+
+
+def meant(listen: Iterable[str], present: Iterable[_Present]) -> tuple[_Present, ...]:
+    """The addresses of the interfaces that server.listen names; a host may have thousands of others, which come and go."""
+    named = {host_port(entry)[0] for entry in listen}
+    return tuple(item for item in present if item.interface in named)
 
 
 def _is_address(host: str) -> bool:
@@ -217,6 +226,11 @@ class Listeners:
             udp=tuple((pair.udp.fileno(), str(endpoint)) for endpoint, pair in pairs),
             tcp=tuple((pair.tcp.fileno(), str(endpoint)) for endpoint, pair in pairs),
         )
+
+    @property
+    def is_only_local(self) -> bool:
+        """Whether nobody but this host reaches what is listened on."""
+        return all(ipaddress.ip_address(endpoint.host).is_loopback for endpoint in self.wanted)
 
     def pairs(self, slot: int) -> list[Pair]:
         """The open sockets of one front slot, wanted or not."""

@@ -56,6 +56,9 @@ _PUT_EXTERNAL = "INSERT OR REPLACE INTO externals VALUES (?, ?, ?, ?, ?)"
 _DROP_SERVICE = "DELETE FROM services WHERE registry = ? AND namespace = ? AND grp = ? AND service = ?"
 _TRIM = "DELETE FROM externals WHERE (question, flags) IN (SELECT question, flags FROM externals ORDER BY stored_at LIMIT ?)"
 
+_REFUSALS = (sqlite3.Error, OSError, ValueError, OverflowError)
+"""By the disk, and of values that SQLite cannot hold: whatever ended the thread would end all writing."""
+
 Row = TypeVar("Row")
 _Fields = tuple[str, str, str, str, int, bytes, int, float]  # as they should be: SQLite keeps any type in any column
 
@@ -417,7 +420,7 @@ class SqliteStore:
                     for job in jobs:
                         job.run(connection)
                 self.writes += len(jobs)
-        except (sqlite3.Error, OSError) as error:
+        except _REFUSALS as error:
             self.failures += 1
             self._close()
             self._owe(jobs, error)

@@ -1,14 +1,15 @@
 """Clients by TCP: two-byte lengths, pipelining, answers out of order, limits (RFC 7766).
 
 Must not know: DNS beyond the length. Rules: a connection without a question for ``idle_s`` is closed; above
-``connections_max`` the idlest goes; a client that does not read its answers is not read from; a reply is sent to the
-connection that asked, or dropped with it.
+``connections_max`` the idlest of the client that holds the most goes; a client that does not read its answers is not
+read from; a reply is sent to the connection that asked, or dropped with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from typing import Protocol, cast
 
 PIPELINE_MAX = 128
@@ -95,9 +96,15 @@ class TcpDoor:
         self._connections[connection] = None
         if len(self._connections) > self._connections_max:
             self._owner.closed_for_room()
-            idlest = next(iter(self._connections))
-            del self._connections[idlest]
-            idlest.close()
+            spared = self._to_spare()
+            del self._connections[spared]
+            spared.close()
+
+    def _to_spare(self) -> Connection:
+        """Of the client with the most connections the idlest that waits for no answer; so a flood closes its own."""
+        [(most, _)] = Counter(connection.address for connection in self._connections).most_common(1)
+        theirs = [connection for connection in self._connections if connection.address == most]
+        return next((connection for connection in theirs if not connection.waiting), theirs[0])
 
     def used(self, connection: Connection) -> None:
         """The idlest connection stands first."""
@@ -110,14 +117,14 @@ class TcpDoor:
 
 
 class Connection(asyncio.Protocol):
-    """One client. ``waiting`` is how many of its questions are not answered yet."""
+    """One client. ``address`` is raw; ``waiting`` is how many of its questions are not answered yet."""
 
     def __init__(self, door: TcpDoor, owner: Asked) -> None:
         self._door = door
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._address = b""
+        self.address = b""
         self._timer: asyncio.TimerHandle | None = None
         self._used_at = 0.0
         self._out: list[bytes] = []
@@ -133,7 +140,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self._address = _raw_address(transport.get_extra_info("peername"))
+        self.address = _raw_address(transport.get_extra_info("peername"))
         self._door.opened(self)
         self._used_at = asyncio.get_running_loop().time()
         self._wait_idle(self._door.idle_s)
@@ -169,7 +176,7 @@ class Connection(asyncio.Protocol):
             packet = bytes(buffer[at + 2 : at + 2 + size])
             at += 2 + size
             self.waiting += 1
-            self._owner.asked(packet, self._address, self)
+            self._owner.asked(packet, self.address, self)
             if len(self._out) >= _PIECES_AT_ONCE:
                 self._flush()  # which says when the client does not read
         self._taking = False
