@@ -72,8 +72,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the directories of the drills")
     options = parser.parse_args()
     chosen = [d for d in ALL if not options.drills or any(part in d.name for part in options.drills)]
-    if not chosen:
-        parser.error(f"no drill is called {' or '.join(options.drills)}; --list names them")
+    if unknown := [part for part in options.drills if not any(part in drill.name for drill in ALL)]:
+        parser.error(f"no drill is called {' or '.join(unknown)}; --list names them")
     if options.list:
         print("\n".join(f"{drill.name:32} {drill.holds}" for drill in chosen))  # noqa: T201
         return 0

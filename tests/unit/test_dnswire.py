@@ -519,3 +519,17 @@ def test_authority_that_a_positive_answer_has_no_room_for_goes_in_silence() -> N
 
     assert (len(reply.answer), len(reply.authority)) == (29, 0)
     assert not reply.flags & dns.flags.TC
+
+
+@pytest.mark.parametrize("section", [0, 1, 2])
+def test_a_query_may_have_sixteen_records_and_no_more(section: int) -> None:
+    """docs/answers.md 1.6: thousands of them would only cost a front time."""
+
+    def asked(records: int) -> bytes:
+        counts = b"".join((records if at == section else 0).to_bytes(2, "big") for at in range(3))
+        record = b"\0\0\1\0\1\0\0\0\0\0\0"
+        return b"\0\1\1\0\0\1" + counts + NAME + b"\0\1\0\1" + records * record
+
+    assert dnswire.parse_query(asked(16)).type == RecordType.A
+    with pytest.raises(WireError):
+        dnswire.parse_query(asked(17))

@@ -152,22 +152,28 @@ def keeper_out_of_memory(ground: Ground) -> None:
     group = CGROUP / f"nacosdns-chaos-{os.getpid()}"
     group.mkdir()
     ground.at_end(_remove, group)
-    (group / "memory.limit_in_bytes").write_text(str(20 << 20))
+    (group / "memory.limit_in_bytes").write_text(str(4 << 20))
     load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
     with ground.under_load(load):
         old = pid_of(running, "keeper")
         known, kills = set(_tree(running.process.pid)), int(ground.span(5, 2))
         kill(old)
         ends = time.monotonic() + 60
+        ready = len(running.said("child.ready", "child=keeper"))
         while _oom_kills(group) < kills:
             ground.hold(time.monotonic() < ends, f"{_oom_kills(group)} kills by the kernel")
             for pid in set(_tree(running.process.pid)) - known:
                 known.add(pid)
                 with contextlib.suppress(OSError):
                     (group / "cgroup.procs").write_text(str(pid))
+            if (
+                len(running.said("child.ready", "child=keeper")) > ready
+            ):  # it was seen too late, when it had all it needs
+                ready += 1
+                kill(pid_of(running, "keeper"))
             time.sleep(0.001)
         await_new(running, "keeper", old)
-        until(lambda: running.said("child.ready", "child=keeper")[1:], 30, "a keeper that is ready")
+        until(lambda: len(running.said("child.ready", "child=keeper")) > ready, 30, "a keeper that is ready")
     ground.found(kills_by_the_kernel=kills)
 
 
