@@ -204,13 +204,18 @@ class Children:
                 "role": ward.role,
                 "slot": slot,
                 "pid": self._processes[slot].pid if slot in self._processes else 0,
-                "phase": ward.phase.value,
+                "phase": self._phase(ward, ages_s),
                 "sockets": list(ward.reads),
                 "beat_age_s": ages_s.get(slot, max(0, now_ns - self.pages[slot].beat_ns) / _NS),
                 "failures": ward.failures,
             }
             for slot, ward in sorted(self._watch.wards.items())
         ]
+
+    @staticmethod
+    def _phase(ward: Ward, ages_s: Mapping[int, float]) -> str:
+        hangs = ward.phase is Phase.READY and ages_s.get(ward.slot, 0.0) > watch.DOUBTFUL_S
+        return "hangs" if hangs else ward.phase.value
 
     # --- an upgrade
 

@@ -8,11 +8,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
-from nacosdns import commands, host_commands
-from nacosdns.config_load import DEFAULT_PATH
-from nacosdns.errors import ConfigError, ControlError, NacosdnsError, StartError, UsageError
+
+def broken(fault: ImportError | SyntaxError) -> str:
+    """An installation that cannot be imported, in one line that names the place."""
+    place = traceback.extract_tb(fault.__traceback__)[-1]
+    file, line = (fault.filename, fault.lineno) if isinstance(fault, SyntaxError) else (place.filename, place.lineno)
+    what = f"{type(fault).__name__}: {fault.msg}"
+    return f"nacosdns: the installation is broken: {what} ({file}, line {line}); install it again"
+
+
+try:
+    from nacosdns import commands, host_commands
+    from nacosdns.config_load import DEFAULT_PATH
+    from nacosdns.errors import ConfigError, ControlError, NacosdnsError, StartError, UsageError
+except (ImportError, SyntaxError) as fault:
+    sys.exit(broken(fault))
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

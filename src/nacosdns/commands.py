@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,8 +19,10 @@ import msgspec
 
 from nacosdns import config as configuration
 from nacosdns import report
-from nacosdns.config_load import DEFAULT_PATH, load, load_static, read_password
-from nacosdns.edge import admin, logs, rights
+from nacosdns.config import Cache
+from nacosdns.config_load import DEFAULT_PATH, Source, cache_dir_alone, load, load_static, read_password
+from nacosdns.core.printable import printable
+from nacosdns.edge import admin, logs, rights, standing
 from nacosdns.errors import ConfigError, ControlError, StartError
 
 if TYPE_CHECKING:
@@ -49,18 +52,15 @@ def run(arguments: Namespace) -> int:
         raise StartError("nacosdns runs on Linux and other Unix systems only")
     from nacosdns import supervisor, upgrading  # noqa: PLC0415  # no other command needs them
 
-    def read() -> tuple[Config, str]:
-        config = configured(arguments)
-        return config, read_password(config)
-
+    source = Source(arguments.config, os.environ)
     errand = upgrading.errand(os.environ)
     if errand is None:
-        return supervisor.main(read)
+        return supervisor.main(source)
     if errand.result_fd < 0:
-        return supervisor.main(read, state_fd=errand.state_fd)
+        return supervisor.main(source, state_fd=errand.state_fd)
     from nacosdns import self_check  # noqa: PLC0415  # only new code does it, before it takes the place of the old
 
-    return self_check.main(errand, read, supervisor.MODULES)
+    return self_check.main(errand, source, supervisor.MODULES)
 
 
 def ask(arguments: Namespace) -> int:
@@ -92,8 +92,8 @@ def status(arguments: Namespace) -> int:
 
 def upgrade(arguments: Namespace) -> int:
     """`nacosdns upgrade`: the installed code takes the place of the running one; 1 when it did not, and why."""
-    path = control_socket(configured(arguments))
-    began: Any = admin.call(path, "upgrade", {})
+    path = running(arguments)
+    began: Any = _call(arguments, "upgrade")
     ends = time.monotonic() + UPGRADE_DEADLINE_S
     last = began
     while last["state"] not in {"done", "failed"}:
@@ -141,9 +141,14 @@ def check(arguments: Namespace) -> int:
     config = configured(arguments)
     read_password(config)
     watched = load_static(config.static_file) if config.static_file else ()
+    from nacosdns.doctoring import loops  # noqa: PLC0415  # no other command here needs it
     from nacosdns.plugins import load_balancers  # noqa: PLC0415  # it runs code of other packages
 
     load_balancers()
+    if looping := loops(config):  # the bridge starts all the same, and asks the others
+        remedy = "write the resolvers of this site there in its place"
+        what = f"{', '.join(looping)} is ourselves: a loop"
+        raise ConfigError(what, file=_path(arguments) or "", key="forward.upstreams", remedy=remedy)
     answer = {
         "file": _path(arguments) or "",
         "config": configuration.digest(config),
@@ -177,6 +182,7 @@ def register(arguments: Namespace) -> int:
     """`nacosdns register NAME`: holds instances in the registry until told to stop, then takes them away."""
     from nacosdns import registering  # noqa: PLC0415  # it brings the SDK along
 
+    standing.ignore_strays(signal.SIGUSR2)
     config = configured(arguments)
     logs.configure(config.log.level, role="register")
     wish = registering.wish(arguments, config)
@@ -185,22 +191,58 @@ def register(arguments: Namespace) -> int:
 
 def control_socket(config: Config) -> Path:
     """Where the bridge of this configuration is asked: in its state directory, or where it is without a disk."""
-    directory = Path(config.cache.dir)
-    paths = [path / CONTROL_SOCKET for path in (directory, *rights.refuges(directory))]
+    paths = _control_sockets(config.cache.dir)
     return next(filter(admin.is_alive, paths), paths[0])
 
 
+def _control_sockets(directory: str) -> list[Path]:
+    return [path / CONTROL_SOCKET for path in (Path(directory), *rights.refuges(Path(directory)))]
+
+
+def running(arguments: Namespace) -> Path:
+    """Where the bridge meant by ``-c`` is asked, also while the file is bad: it runs on what was read before.
+
+    ConfigError for a bad file when no bridge is found.
+    """
+    try:
+        return control_socket(configured(arguments))
+    except ConfigError as error:
+        places = dict.fromkeys((cache_dir_alone(_path(arguments), os.environ), Cache().dir))
+        found = next((path for place in places for path in _control_sockets(place) if admin.is_alive(path)), None)
+        if found is None:
+            raise
+        sys.stderr.write(f"nacosdns: {error}\nnacosdns: the bridge at {found.parent} runs on what was read before\n")
+        return found
+
+
+def meant(arguments: Namespace) -> Config:
+    """The configuration meant by ``-c``; while the file is bad, the one that the running bridge has."""
+    try:
+        return configured(arguments)
+    except ConfigError:
+        encoded: Any = admin.call(running(arguments), "config", {})
+        return configuration.decode(encoded)
+
+
 def _call(arguments: Namespace, verb: str, **values: object) -> Any:  # noqa: ANN401  # each verb answers in its own shape
-    return admin.call(control_socket(configured(arguments)), verb, values)
+    path = running(arguments)
+    try:
+        return admin.call(path, verb, values)
+    except ControlError as error:
+        others = admin.elsewhere(path, "link.sock") if not admin.is_alive(path) else []
+        if not others:
+            raise
+        places = ", ".join(str(other.parent) for other in others)
+        raise ControlError(f"{error}; one runs on {places}: it keeps its cache.dir until it is restarted") from error
 
 
 def _show(arguments: Namespace, answer: Any, spell: Callable[[Any], str]) -> None:  # noqa: ANN401  # likewise
-    sys.stdout.write((msgspec.json.encode(answer).decode() if arguments.json else spell(answer)) + "\n")
+    sys.stdout.write((msgspec.json.encode(answer).decode() if arguments.json else spell(printable(answer))) + "\n")
 
 
 def complain(error: Exception, *, as_json: bool) -> None:
     """An error on stderr in one line; with ``--json`` on stdout too, with its parts."""
-    sys.stderr.write(f"nacosdns: {error}\n")
+    sys.stderr.write(f"nacosdns: {printable(str(error))}\n")
     if as_json:
         parts: dict[str, object] = {"error": str(error)}
         if isinstance(error, ConfigError):

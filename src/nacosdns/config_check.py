@@ -11,6 +11,7 @@ import ipaddress
 import json
 import re
 from collections import Counter
+from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nacosdns.config import host_port, names, namespace_id, wire_name
@@ -69,6 +70,10 @@ def _server(config: Config) -> Iterator[Complaint]:
         fault = "stands twice" if times > 1 else _listen_fault(entry)
         if fault:
             yield Complaint(path, f'"{entry}": {fault}', 'write "ADDRESS:PORT", "[IPV6]:PORT" or "INTERFACE:PORT"')
+    for wide, narrow in _overlaps(config.server.listen):
+        yield Complaint(path, f'"{wide}" and "{narrow}" overlap', "name one of them: the first takes in the second")
+    if config.web.listen and any(_meets(entry, config.web.listen) for entry in config.server.listen):
+        yield Complaint(("web", "listen"), "is an address of server.listen", "give it a port of its own")
     for entry in config.server.allow:
         if entry not in access.WORDS and not _is_network(entry):
             yield Complaint(
@@ -86,6 +91,32 @@ def _listen_fault(entry: str) -> str:
     if _is_address(host) or (_INTERFACE.fullmatch(host) and host != "localhost" and not _looks_numeric(host)):
         return ""
     return f'"{host}" is neither an IP address nor the name of an interface'
+
+
+def _overlaps(listen: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Pairs of which one is every address of the host, the other one of these."""
+    good = [entry for entry in listen if not _listen_fault(entry)]
+    for wide, narrow in permutations(good, 2):
+        if _is_every_address(wide) and not _is_every_address(narrow) and _meets(wide, narrow):
+            yield wide, narrow
+
+
+def _meets(one: str, other: str) -> bool:
+    """Whether both cannot be bound, as far as names tell: an interface may have addresses of both families."""
+    if _listen_fault(one) or _listen_fault(other):
+        return False
+    (host, port), (other_host, other_port) = host_port(one), host_port(other)
+    if port != other_port:
+        return False
+    if host == other_host:
+        return True
+    wide = _is_every_address(one) or _is_every_address(other)
+    return wide and (not _is_address(host) or not _is_address(other_host) or (":" in host) == (":" in other_host))
+
+
+def _is_every_address(entry: str) -> bool:
+    host, _ = host_port(entry)
+    return _is_address(host) and ipaddress.ip_address(host).is_unspecified
 
 
 def _looks_numeric(host: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nacosdns.config import Config, PolicySection, Static, StaticInstance, ZoneSection
+from nacosdns.config import Cache, Config, PolicySection, Static, StaticInstance, ZoneSection
 from nacosdns.config_check import complaints, static_complaints
 from nacosdns.errors import ConfigError
 
@@ -66,6 +66,44 @@ def load(path: str | None, environ: Mapping[str, str]) -> Config:
     config = _build(raw, origin)
     _refuse(complaints(config), origin)
     return config
+
+
+class Source:
+    """Where a running bridge has its configuration from: ``file`` must be there, named at the start or found once.
+
+    ``""`` until a file is found at the ``usual`` place: only defaults and the environment.
+    """
+
+    def __init__(self, file: str | None, environ: Mapping[str, str], usual: str = DEFAULT_PATH) -> None:
+        self.file = file or ""
+        self._environ = environ
+        self._usual = usual
+
+    def __repr__(self) -> str:
+        return f"<Source {self.file or 'defaults'}>"
+
+    def read(self) -> Config:
+        """The configuration as ``load`` has it. A file that was there and is gone is an error, not the defaults."""
+        file = self.file or (self._usual if FilePath(self._usual).exists() else "")
+        config = load(file or None, self._environ)
+        self.file = file
+        return config
+
+
+def cache_dir_alone(path: str | None, environ: Mapping[str, str]) -> str:
+    """``cache.dir`` of a configuration that cannot be used otherwise; its default where that cannot be read either."""
+    variable = f"{ENVIRONMENT_PREFIX}CACHE_DIR"
+    if variable in environ:
+        return environ[variable]
+    try:
+        text = _read(path) if path else ""
+        line = find_lines(text).get(("cache", "dir"), 0)
+        value: object = tomllib.loads(text.split("\n")[line - 1]) if line else ""
+    except (ConfigError, ValueError):
+        value = ""
+    while isinstance(value, dict) and value:  # the key may be dotted
+        value = next(iter(value.values()))
+    return value if isinstance(value, str) and value else Cache().dir
 
 
 def load_static(path: str) -> tuple[Static, ...]:

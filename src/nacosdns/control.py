@@ -31,7 +31,7 @@ Arguments = dict[str, msgspec.Raw]
 class Control:
     """The pending requests. ``tell`` sends a frame to a page slot; ``overview`` is the supervisor's part of `status`.
 
-    ``upgrade`` begins one and says how it stands, as ``upgraded`` does afterwards. ``next_id`` goes on over an upgrade.
+    ``upgrade`` begins one and says how it stands, as ``upgraded`` does afterwards; ``config`` is the one in use, encoded. ``next_id`` goes on over an upgrade.
     """
 
     def __init__(
@@ -42,11 +42,12 @@ class Control:
         *,
         upgrade: Callable[[], object],
         upgraded: Callable[[], object],
+        config: Callable[[], object],
     ) -> None:
         self._watch = watch
         self._tell = tell
         self._overview = overview
-        self._own = {"upgrade": upgrade, "upgrade.state": upgraded}
+        self._own = {"upgrade": upgrade, "upgrade.state": upgraded, "config": config}
         self.next_id = 1
         self._pending: dict[int, tuple[int, asyncio.Future[msgspec.Raw]]] = {}
 

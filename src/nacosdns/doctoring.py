@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from nacosdns import guarding, locating
+from nacosdns.config import host_port
+from nacosdns.config_load import load_static
 from nacosdns.core import resolvtext
 from nacosdns.core.facts import (
     Bridge,
@@ -26,10 +28,13 @@ from nacosdns.core.facts import (
     NacosServer,
     Namespace,
     ResolvFile,
+    Services,
     Setting,
+    StaticFile,
     Upstreams,
     UpstreamState,
 )
+from nacosdns.core.resolvers import Health, parse_endpoint
 from nacosdns.edge import (
     admin,
     canary,
@@ -44,13 +49,13 @@ from nacosdns.edge import (
     sockets,
 )
 from nacosdns.edge.aside import aside
-from nacosdns.errors import ControlError, HostError, NacosdnsError
+from nacosdns.errors import ConfigError, ControlError, HostError, NacosdnsError, RegistryRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Iterable, Iterator
 
     from nacosdns.config import Config
-    from nacosdns.core.facts import Secret, System
+    from nacosdns.core.facts import Holder, Secret, System
     from nacosdns.core.finding import Finding
     from nacosdns.edge.hostfacts import Tree
 
@@ -58,6 +63,9 @@ TOTAL_S = 5.0
 PROBE_S = 2.5
 NACOS_S = 2.0
 SERVERS_ASKED = 3
+SAID_MAX = 200
+_WORSE = {health.value: place for place, health in enumerate(Health)}
+"""From good to bad, as core/resolvers.py has them."""
 _Fact = TypeVar("_Fact")
 
 
@@ -106,7 +114,7 @@ async def examine(config: Config, password: str, tree: Tree, control: Path) -> F
         start = group.create_task
         resolv = start(known("resolv.conf", aside(lambda: _resolv(tree, path))))
         guard = start(known("guard", aside(lambda: _guard(tree, config))))
-        upstreams = start(known("upstreams", aside(lambda: _upstreams(tree, config))))
+        upstreams = start(known("upstreams", _asked_upstreams(tree, config)))
         nss = start(known("nsswitch.conf", aside(lambda: hostfacts.nss(tree))))
         holders = start(known("port 53", aside(lambda: hostfacts.holders(tree))))
         nscd = start(known("nscd", aside(lambda: hostfacts.nscds(tree))))
@@ -116,7 +124,10 @@ async def examine(config: Config, password: str, tree: Tree, control: Path) -> F
         secret = start(known("password", aside(lambda: _secret(tree, config))))
         nacos = start(known("nacos", _nacos(config, password)))
         bridge = start(known("bridge", aside(lambda: _bridge(tree, control))))
-        unnameable = start(known("services", aside(lambda: _unnameable(control))))
+        services = start(known("services", aside(lambda: _services(control))))
+        static_file = start(known("static_file", aside(lambda: _static_file(tree, config))))
+        web_holders = start(known("the port of web.listen", aside(lambda: _web_holders(tree, config))))
+        writers = start(known("writers of resolv.conf", aside(lambda: hostfacts.writers(tree))))
     found = holders.result()
     return Facts(
         resolv=resolv.result(),
@@ -132,7 +143,10 @@ async def examine(config: Config, password: str, tree: Tree, control: Path) -> F
         secret=secret.result(),
         nacos=nacos.result(),
         bridge=bridge.result(),
-        unnameable=unnameable.result(),
+        services=services.result(),
+        static_file=static_file.result(),
+        web_holders=web_holders.result() or (),
+        writers=writers.result() or (),
         unknown=unknown,
     )
 
@@ -174,15 +188,32 @@ def _guard(tree: Tree, config: Config) -> Guard:
     )
 
 
-def _upstreams(tree: Tree, config: Config) -> Upstreams | None:
-    if "resolv.conf" not in config.forward.upstreams:
-        return None
+def loops(config: Config) -> tuple[str, ...]:
+    """The entries of forward.upstreams that are ourselves."""
+    mine = locating.ourselves(config)
+    entries = (entry for entry in config.forward.upstreams if entry != "resolv.conf")
+    return tuple(entry for entry in entries if locating.leads_to(entry, mine))
+
+
+async def _asked_upstreams(tree: Tree, config: Config) -> Upstreams:
+    """Each is asked once now: the running bridge notices a dead one only when somebody asks."""
+    found = await aside(lambda: _upstreams(tree, config))
+    others = dict.fromkeys([*(entry for entry in found.named if entry not in found.looping), *found.servers])
+    targets = [parse_endpoint(server) for server in others]
+    said = await asyncio.gather(*(hostprobes.root_verdict(one.host, one.port) for one in targets))
+    return msgspec.structs.replace(found, asked=dict(zip(others, said, strict=True)))
+
+
+def _upstreams(tree: Tree, config: Config) -> Upstreams:
+    named = tuple(entry for entry in config.forward.upstreams if entry != "resolv.conf")
+    if len(named) == len(config.forward.upstreams):
+        return Upstreams(named=named, looping=loops(config))
     mine = locating.ourselves(config)
     paths = resolvconf.candidates(config.cache.dir, config.forward.resolv_conf)
     found = resolvconf.choose([str(tree.path(path)) for path in paths], lambda server: locating.leads_to(server, mine))
     own = tuple(server for server in found.nameservers if locating.leads_to(server, mine))
     others = tuple(server for server in found.nameservers if server not in own)
-    return Upstreams(path=found.path, servers=others, ourselves=own)
+    return Upstreams(path=found.path, servers=others, ourselves=own, named=named, looping=loops(config))
 
 
 def _system(tree: Tree) -> System:
@@ -190,6 +221,25 @@ def _system(tree: Tree) -> System:
     return msgspec.structs.replace(
         hostfacts.system(tree), clock_synchronised=hostprobes.clock_synchronised(), public_addresses=public
     )
+
+
+def _static_file(tree: Tree, config: Config) -> StaticFile | None:
+    """Read as `nacosdns check` reads it."""
+    if not config.static_file:
+        return None
+    try:
+        load_static(str(tree.path(config.static_file)))
+    except ConfigError as error:
+        return StaticFile(path=config.static_file, error=str(error))
+    return StaticFile(path=config.static_file)
+
+
+def _web_holders(tree: Tree, config: Config) -> tuple[Holder, ...]:
+    """Who listens where the web part wants to."""
+    if not config.web.listen:
+        return ()
+    _, port = host_port(config.web.listen)
+    return tuple(holder for holder in hostfacts.holders(tree, port) if holder.kind == "tcp")
 
 
 def _secret(tree: Tree, config: Config) -> Secret | None:
@@ -217,7 +267,9 @@ async def _nacos(config: Config, password: str) -> Nacos | None:
         await web.refresh()
         servers = asyncio.gather(*(_server(web, server) for server in web.servers))
         login = asyncio.ensure_future(_login(settings, web)) if section.username else None
-        return Nacos(servers=tuple(await servers), login_error=await login if login else None)
+        asked = tuple(await servers)
+        error, fault = await login if login else (None, "")
+    return Nacos(servers=asked, login_error=error, login_fault=fault)
 
 
 async def _server(web: nacos_http.Web, server: nacos_http.Server) -> NacosServer:
@@ -226,37 +278,53 @@ async def _server(web: nacos_http.Web, server: nacos_http.Server) -> NacosServer
         async with asyncio.timeout(timeout_s):
             addresses = await web.addresses(server)
     except (NacosdnsError, TimeoutError) as error:
-        lost = str(error) or f"the name {server.host} is not found within {timeout_s:g} s"
+        lost = _brief(error) or f"the name {server.host} is not found within {timeout_s:g} s"
         return NacosServer(name=str(server), http_error=lost, grpc_error=lost)
     port = server.port + nacos_http.GRPC_PORT_ABOVE_HTTP
-    (version, http_error), grpc_error = await asyncio.gather(
+    (version, http_error, http_port), grpc_error = await asyncio.gather(
         _version(web, server, addresses, timeout_s),
         hostprobes.grpc_error(addresses[0], port, speaks_first=web.tls is None, timeout_s=timeout_s),
     )
-    return NacosServer(name=str(server), version=version, http_error=http_error, grpc_error=grpc_error)
+    return NacosServer(
+        name=str(server), version=version, http_error=http_error, grpc_error=grpc_error, http_port=http_port
+    )
+
+
+def _brief(error: Exception) -> str:
+    """What somebody at a port said may be long."""
+    text = str(error)
+    return text if len(text) <= SAID_MAX else f"{text[:SAID_MAX]}…"
 
 
 async def _version(
     web: nacos_http.Web, server: nacos_http.Server, addresses: tuple[str, ...], timeout_s: float
-) -> tuple[str, str]:
-    """The version that a server tells by HTTP, and why it does not answer."""
+) -> tuple[str, str, int]:
+    """The version that a server tells by HTTP, or why it does not answer, and the port to name if this one is for gRPC."""
     url = f"{server.url}{web.context_path}/"
+    began = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s):
             await nacos_http.fetch(url, tls=web.tls, timeout_s=timeout_s, addresses=addresses)
-            return await web.version(server), ""
+            return await web.version(server), "", 0
     except (NacosdnsError, TimeoutError) as error:
-        return "", str(error).removeprefix(f"{server} ") or f"does not answer by HTTP within {timeout_s:g} s"
+        said = _brief(error).removeprefix(f"{server} ") or f"does not answer by HTTP within {timeout_s:g} s"
+    if web.tls is not None or time.monotonic() - began > timeout_s / 2:  # one that is silent has no time left
+        return "", said, 0
+    other = await hostprobes.grpc_error(addresses[0], server.port, speaks_first=True, timeout_s=timeout_s / 2)
+    return "", said, 0 if other else max(0, server.port - nacos_http.GRPC_PORT_ABOVE_HTTP)
 
 
-async def _login(settings: nacos_http.Settings, web: nacos_http.Web) -> str:
+async def _login(settings: nacos_http.Settings, web: nacos_http.Web) -> tuple[str, str]:
+    """Why a login failed, and which fault that is (core/facts.py, Nacos); both "" when it did not."""
     account = nacos_http.Account(settings, web, _Silent(), random.Random())  # noqa: S311  # spreads retries, of which there are none
     try:
         async with asyncio.timeout(NACOS_S * 0.9):
             await account.token()
+    except RegistryRefused as error:
+        return _brief(error), "refused"
     except (NacosdnsError, TimeoutError) as error:
-        return str(error) or "a login is not answered"
-    return ""
+        return _brief(error) or "a login is not answered", "path" if str(error).endswith("status 404") else "down"
+    return "", ""
 
 
 class _Silent:
@@ -278,7 +346,6 @@ def _bridge(tree: Tree, control: Path) -> Bridge:
 def bridge_facts(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the control socket gives it
     """What an answer of `status` means."""
     own, keeper, fronts = status.get("supervisor") or {}, status.get("keeper") or {}, status.get("fronts") or {}
-    front: dict[str, Any] = next((part for part in fronts.values() if "error" not in part), {})
     parts = {"the keeper": keeper, **{f"front {slot}": part for slot, part in fronts.items()}}
     store = keeper.get("store") or {}
     pid = own.get("pid", 0)
@@ -291,18 +358,45 @@ def bridge_facts(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the c
         missing=tuple(own.get("missing") or ()),
         failed=tuple(f"{name}: {part['error']}" for name, part in parts.items() if "error" in part),
         namespaces=tuple(_namespaces(keeper.get("registry") or {})),
-        upstreams=tuple(
-            UpstreamState(address=one["address"], health=one["health"], error=str(one.get("last_error") or ""))
-            for one in front.get("upstreams") or ()
+        upstreams=tuple(_upstream_states(fronts.values())),
+        left_out=tuple(
+            dict.fromkeys((one["address"], one["why"]) for one in _told(fronts.values(), "upstreams_left_out"))
         ),
-        left_out=tuple((one["address"], one["why"]) for one in front.get("upstreams_left_out") or ()),
         brake_s=keeper.get("brake_s"),
         protected=keeper.get("protected_count") or 0,
         store_error=str(own.get("disk") or ("its database is of a newer version" if store.get("not_used") else "")),
         store_failures=store.get("failures") or 0,
         buffer_bytes=own.get("receive_buffer_bytes") or hostfacts.buffer_bytes(tree, pid, wanted),
         files_max=hostfacts.files_max(tree, pid),
+        **_refused(own),
+        web_phase=next((child["phase"] for child in own.get("children") or () if child.get("role") == "web"), ""),
     )
+
+
+def _told(fronts: Iterable[dict[str, Any]], key: str) -> Iterator[dict[str, Any]]:
+    return (one for front in fronts for one in front.get(key) or ())
+
+
+def _upstream_states(fronts: Iterable[dict[str, Any]]) -> Iterable[UpstreamState]:
+    """The worst that a front has seen of each: a standby has asked nobody yet, and holds everybody for good."""
+    worst: dict[str, UpstreamState] = {}
+    for one in _told(fronts, "upstreams"):
+        state = UpstreamState(address=one["address"], health=one["health"], error=str(one.get("last_error") or ""))
+        known = worst.get(state.address)
+        if known is None or _WORSE.get(state.health, 0) > _WORSE.get(known.health, 0):
+            worst[state.address] = state
+    return worst.values()
+
+
+def _refused(own: Any) -> dict[str, Any]:  # noqa: ANN401  # likewise
+    """The reload and the upgrade that failed last; a bridge of an older release tells of none."""
+    reload, upgrade = own.get("reload") or {}, own.get("upgrade") or {}
+    return {
+        "reload_refused": str(reload.get("refused") or ""),
+        "reload_s": max(0.0, time.time() - reload["at"]) if reload.get("at") else None,
+        "upgrade_failed": str(upgrade.get("reason") or "see its log") if upgrade.get("state") == "failed" else "",
+        "web_fault": str(own.get("web") or ""),
+    }
 
 
 def _namespaces(registry: Any) -> Iterable[Namespace]:  # noqa: ANN401  # likewise
@@ -317,14 +411,20 @@ def _namespaces(registry: Any) -> Iterable[Namespace]:  # noqa: ANN401  # likewi
         )
 
 
-def _unnameable(control: Path) -> tuple[tuple[str, str], ...]:
-    """The services that no name leads to, with the reason, which stands in brackets in place of a name."""
+def _services(control: Path) -> Services:
+    """Of a service that no name leads to the reason stands in brackets in place of the name."""
     try:
         rows: Any = admin.call(control, "services", {})
     except ControlError:
-        return ()  # `status` says why
+        return Services()  # `status` says why
     nameless = [row for row in rows if str(row.get("name", "")).startswith("(")]
-    return tuple((f"{row['namespace']}/{row['group']}/{row['service']}", row["name"].strip("()")) for row in nameless)
+    protected = [row for row in rows if row.get("protection") not in {None, "", "none"}]
+    return Services(
+        unnameable=tuple(
+            (f"{row['namespace']}/{row['group']}/{row['service']}", row["name"][1:-1]) for row in nameless
+        ),
+        protected=tuple(f"{row['name']} ({row['protection']})" for row in protected),
+    )
 
 
 # Fixes
@@ -355,7 +455,7 @@ async def _put_right(config: Config) -> str:
     """One look of the guard, if somebody would still answer outside names afterwards."""
     where = guarding.place(config)
     upstreams = _upstreams(hostfacts.Tree(), config)
-    if upstreams is not None and not upstreams.servers and config.forward.upstreams == ("resolv.conf",):
+    if not upstreams.servers and config.forward.upstreams == ("resolv.conf",):
         raise HostError(f"{where.path} is left as it is: no other server would be left for outside names")
     guard = guarding.Guard(config, logs.log(), canary.answered)
     try:

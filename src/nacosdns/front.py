@@ -94,6 +94,8 @@ class Front:
         self._timer_at = 0.0
         self._complained_at = 0.0
         self.synced = False
+        self.problems: dict[str, str] = {}
+        """By namespace: what keeps the keeper from hearing of it, ``""`` when nothing does."""
 
     def __repr__(self) -> str:
         return f"<Front {self._held!r} linked={self.teller.link is not None} {self._book!r} {self._forwarding!r}>"
@@ -414,8 +416,9 @@ class Front:
                 self._renewing.remove(key)
             case LookedUp(keys=keys, outcome=outcome):
                 self._looked_up(keys, outcome)
-            case Reachable(namespace=namespace, up=up):
+            case Reachable(namespace=namespace, up=up, problem=problem):
                 self._pipeline.reachable(namespace, up=up)
+                self.problems[namespace] = problem
             case Names():
                 self._pipeline.listed(frame)
             case Externals(items=items):

@@ -10,9 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from nacosdns.core import dnsname, metrics
+from nacosdns.core.book import service_of
 from nacosdns.core.composing import CANARY
-from nacosdns.core.model import DEFAULT_NAMESPACE, Edns, Query, Rcode, RecordType, rcode_text, type_text
+from nacosdns.core.model import Edns, Query, Rcode, RecordType, Source, rcode_text, type_text
 from nacosdns.core.outside import question_key
+from nacosdns.core.pipeline import NEVER_ANSWERED
 from nacosdns.errors import ControlError, UsageError, WireError
 from nacosdns.waiters import CommandWaiter
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from nacosdns.ports import Clock
 
 LISTED_MAX = 10_000
+PATIENCE_S = 0.8
+"""So long `ask` waits for what must be looked up; whoever asked us hears nothing after a second."""
+_OFFERED = [kind.name for kind in RecordType if kind not in NEVER_ANSWERED]
 
 
 def parse_question(name: str, qtype: str) -> Query:
@@ -41,7 +46,7 @@ def parse_question(name: str, qtype: str) -> Query:
     elif number.isdigit() and int(number) < 65536:
         kind = int(number)
     else:
-        raise UsageError(f"{qtype!r} is not a record type: use {', '.join(RecordType.__members__)} or TYPE123")
+        raise UsageError(f"{qtype!r} is not a record type: use {', '.join(_OFFERED)} or TYPE123")
     question = wire + kind.to_bytes(2, "big") + b"\x00\x01"
     return Query(
         1,
@@ -79,15 +84,20 @@ class FrontControl:
         future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         began = self._clock.now()
         packet = self._front.ask(query, CommandWaiter(future))
-        waited = packet is None
-        if packet is None:
-            packet = await future
+        waited, patient = packet is None, True
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                packet = packet or await future
+        except TimeoutError:
+            packet, patient = self._pipeline.failure(query).packet, False
         if packet is None:
             raise ControlError("the question was dropped")
         self._pipeline.explain(query, self._clock.now(), self._clock.wall())
         service = self._pipeline.service
         answer: dict[str, object] = {"packet": packet}
         why = [*self._pipeline.why, *self._reasons(query, packet[3] & 0x0F, service)]
+        if not patient:
+            why.append(f"no answer within {PATIENCE_S:g} s; a client is kept waiting for longer, and may still get one")
         answer["name"] = dnsname.name_text(query.name)
         answer["type"] = qtype.upper()
         answer["source"] = self._source(service, query)
@@ -98,10 +108,12 @@ class FrontControl:
         return answer
 
     def _reasons(self, query: Query, rcode: int, service: Snapshot | None) -> list[str]:
-        """What the pipeline cannot know: who is away, and what is therefore old."""
+        """What the pipeline cannot know: who is away, and what is therefore old; which spelling was taken."""
         now = self._clock.now()
-        reasons = []
-        if self._pipeline.is_outside(query) and query.name != CANARY:
+        reasons: list[str] = []
+        if service is not None:
+            reasons += self._reasons_of(service)
+        elif self._pipeline.is_outside(query) and query.name != CANARY and not self._pipeline.why:
             entry = self._forwarding.outside.get(question_key(query))
             if rcode == Rcode.SERVFAIL:
                 reasons.append(self._forwarding.status(now).problem or "no upstream answered in time")
@@ -109,12 +121,40 @@ class FrontControl:
                 reasons.append(
                     f"stale: its time ended {now - entry.fresh_until:.0f} s ago and no upstream answered since"
                 )
-        elif service is not None and not service.live:
-            away = self._pipeline.is_down(service.key.namespace)
-            reasons.append("Nacos is away: this is what it said last" if away else "not followed by push at the moment")
         elif rcode == Rcode.SERVFAIL:
-            away = self._pipeline.is_down(DEFAULT_NAMESPACE)
-            reasons.append("Nacos is away and this name was never known" if away else "Nacos did not answer in time")
+            namespace = self._pipeline.namespace_of(query)
+            problem = self._problem(namespace)
+            if not self._front.linked:
+                reasons.append("the keeper is not there, and only it can look up a name that is not known yet")
+            elif self._pipeline.is_down(namespace):
+                reasons.append(f"Nacos is away{problem} and this name was never known")
+            else:
+                reasons.append(f"Nacos did not answer in time{problem}")
+        return reasons
+
+    def _problem(self, namespace: str) -> str:
+        problem = self._front.problems.get(namespace, "")
+        return f" ({problem})" if problem else ""
+
+    def _reasons_of(self, service: Snapshot) -> list[str]:
+        """What is to be said of a service that the answer comes from."""
+        key = service.key
+        reasons = []
+        spelled = sorted(other.service for other in self._book.keys_of([service_of(key)]))
+        if len(spelled) > 1:
+            others = ", ".join(name for name in spelled if name != key.service)
+            rule = "the spelling that is asked for wins, else the first in code-point order"
+            reasons.append(f"taken is {key.service}, not {others}: {rule}")
+        if not service.instances:
+            reasons.append(
+                "the registry named instances once and names none now: none is registered, or none is enabled"
+            )
+        if not self._front.linked and service.source is not Source.STATIC:
+            reasons.append("the keeper is not there: this is what Nacos said last")
+        elif not service.live and self._pipeline.is_down(key.namespace):
+            reasons.append(f"Nacos is away{self._problem(key.namespace)}: this is what it said last")
+        elif not service.live:
+            reasons.append("not followed by push at the moment")
         return reasons
 
     def gauges(self, counters: Counters, *, strays: int) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from nacosdns import config as configuration
 from nacosdns.core import resolvtext
 from nacosdns.core.resolvtext import Fights, Saved, Wish
-from nacosdns.edge import canary, host, logs, page, resolvconf, resolvfile, sockets, standing
+from nacosdns.edge import canary, host, hostfacts, logs, page, resolvconf, resolvfile, sockets, standing
 from nacosdns.edge.clock import next_multiple
 from nacosdns.errors import HostError, NacosdnsError
 
@@ -146,10 +146,12 @@ class Guard:
         self._log.info("guard.wrote", file=str(where.path), how=did, servers=",".join(where.wish.servers))
         pause_s = self._fights.wrote(time.monotonic())
         if pause_s:
+            running = ", ".join(f"{name} (pid {pid})" for name, pid in hostfacts.writers(hostfacts.Tree()))
             self._log.error(
                 "guard.fought",
                 file=str(where.path),
-                reason="another program writes it again and again; find it with `nacosdns doctor` and let it name us",
+                reason="another program writes it again and again; let it name us, or leave the file alone",
+                running=running or "none that is known to write it; `nacosdns doctor` says how it is found",
                 pause_s=pause_s,
             )
             saved = resolvfile.read_saved(where.saved) or Saved()

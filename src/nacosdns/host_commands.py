@@ -7,17 +7,20 @@ Rule: nothing on the host is changed but by `doctor --fix`, `resolvconf guard` a
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from nacosdns import doctoring, guarding, report
-from nacosdns.commands import configured, control_socket
-from nacosdns.config_load import read_password
+from nacosdns import doctoring, guarding, locating, report
+from nacosdns.commands import configured, control_socket, meant
+from nacosdns.config_load import Source, read_password
 from nacosdns.core import doctor as core_doctor
 from nacosdns.core import resolvtext
-from nacosdns.edge import hostfacts, logs, resolvconf, resolvfile
+from nacosdns.core.printable import printable
+from nacosdns.edge import hostfacts, logs, resolvconf, resolvfile, standing
 from nacosdns.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -32,28 +35,40 @@ def doctor(arguments: Namespace) -> int:
     """`nacosdns doctor`: what is wrong with this host, and with ``--fix`` the safe things put right; 1 for anything."""
     if arguments.fix and arguments.root != "/":
         raise StartError("--fix puts this host right; leave --root out")
-    config = configured(arguments)
+    config, refused = _meant(arguments)
     logs.configure("error", role="doctor")
     setting = doctoring.setting(config, arguments.config or "")
     tree = hostfacts.Tree(arguments.root)
-    findings = core_doctor.judge(_examine(config, tree), setting)
+    findings = core_doctor.judge(_examine(config, tree, refused), setting)
     done: list[str] = []
     if arguments.fix:
         done = asyncio.run(doctoring.mend(findings, config))
-        findings = core_doctor.judge(_examine(config, tree), setting)
+        findings = core_doctor.judge(_examine(config, tree, refused), setting)
     rows = [msgspec.to_builtins(finding) for finding in findings]
     answer = {"findings": rows, "done": done}
-    sys.stdout.write((msgspec.json.encode(answer).decode() if arguments.json else report.findings(rows, done)) + "\n")
+    shown = (
+        msgspec.json.encode(answer).decode() if arguments.json else report.findings(printable(rows), printable(done))
+    )
+    sys.stdout.write(f"{shown}\n")
     return 1 if core_doctor.is_wrong(findings) else 0
 
 
-def _examine(config: Config, tree: Tree) -> Facts:
+def _meant(arguments: Namespace) -> tuple[Config, str]:
+    """What this host is judged by, and why the file is refused when that is what the running bridge has."""
+    try:
+        return configured(arguments), ""
+    except ConfigError as error:
+        return meant(arguments), str(error)
+
+
+def _examine(config: Config, tree: Tree, refused: str) -> Facts:
     """A password that cannot be read is a finding, no fault of the command."""
     try:
         password = read_password(config)
     except ConfigError:
         password = ""
-    return asyncio.run(doctoring.examine(config, password, tree, control_socket(config)))
+    facts = asyncio.run(doctoring.examine(config, password, tree, control_socket(config)))
+    return msgspec.structs.replace(facts, config_error=refused)
 
 
 def resolvconf_show(arguments: Namespace) -> int:
@@ -64,7 +79,12 @@ def resolvconf_show(arguments: Namespace) -> int:
     saved = resolvfile.read_saved(where.saved)
     wanted = resolvtext.plan(found, saved, where.wish)
     paths = resolvconf.candidates(config.cache.dir, config.forward.resolv_conf)
-    upstreams = resolvconf.choose(paths, lambda server: server in where.wish.servers)
+    mine = locating.ourselves(config)
+
+    def is_ours(server: str) -> bool:
+        return server in where.wish.servers or locating.leads_to(server, mine)
+
+    upstreams = resolvconf.choose(paths, is_ours)
     answer = {
         "file": str(where.path),
         "kind": found.kind,
@@ -74,7 +94,7 @@ def resolvconf_show(arguments: Namespace) -> int:
         "wanted": (wanted.write or found.text).decode("utf-8", "replace"),
         "saved": str(where.saved) if saved else "",
         "upstreams_from": upstreams.path,
-        "upstreams": list(upstreams.nameservers),
+        "upstreams": [server for server in upstreams.nameservers if not is_ours(server)],
     }
     _show(arguments, answer)
     return 0 if wanted.write is None else 1
@@ -85,16 +105,22 @@ def _show(arguments: Namespace, answer: dict[str, object]) -> None:
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
         return
     wanted = str(answer.pop("wanted"))
-    lines = [report.facts(answer), "wanted", *(f"  {line}" for line in wanted.splitlines())]
+    lines = [
+        report.facts(printable(answer)),
+        "wanted",
+        *(f"  {printable(line)}".rstrip() for line in wanted.removesuffix("\n").split("\n")),
+    ]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
 def resolvconf_guard(arguments: Namespace) -> int:
     """`nacosdns resolvconf guard`: keeps the file until told to stop."""
-    config = configured(arguments)
+    standing.ignore_strays(signal.SIGUSR2)
+    source = Source(arguments.config, os.environ)
+    config = source.read()
     guarding.place(config)
     logs.configure(config.log.level, role="guard")
-    return asyncio.run(guarding.guard(lambda: configured(arguments), restore=arguments.restore))
+    return asyncio.run(guarding.guard(source.read, restore=arguments.restore))
 
 
 def resolvconf_restore(arguments: Namespace) -> int:
@@ -106,5 +132,5 @@ def resolvconf_restore(arguments: Namespace) -> int:
         done = guard.restore()
     finally:
         guard.close()
-    sys.stdout.write((msgspec.json.encode({"done": done}).decode() if arguments.json else done) + "\n")
+    sys.stdout.write((msgspec.json.encode({"done": done}).decode() if arguments.json else printable(done)) + "\n")
     return 0

@@ -92,6 +92,7 @@ class Keeper:
         self._pushes: dict[ServiceKey, int] = {}
         self.up: set[str] = set()
         self._down: set[str] = set()
+        self._problems: dict[str, str] = {}
         self._wake = asyncio.Event()
         self._started_at = clock.now()
         self._tasks: asyncio.TaskGroup | None = None
@@ -138,6 +139,7 @@ class Keeper:
         for action in self.schedule.take(now) if self.registry is not None else ():
             self._start(action)
         self._publish()
+        self._tell_problems()
         self.saver.turn(now)
 
     def _start(self, action: Action) -> None:
@@ -200,10 +202,15 @@ class Keeper:
                 self.schedule.asked(key, self.clock.now())
                 outcome = "found"
                 found = found or folded_of(key)
-        if outcome == "missing":
+        if self._outdates_catalogue(keys, outcome):
             self.schedule.want_catalogue(keys[0].namespace, keys[0].group)
         self._publish()
         self.fronts.looked_up(keys, outcome)
+
+    def _outdates_catalogue(self, keys: tuple[ServiceKey, ...], outcome: str) -> bool:
+        """Whether a read would tell more: all of them are new to it, or one that it lists is missing and was asked for."""
+        asked = keys in self.fronts.waited_for(keys[0].namespace)
+        return not any(map(self._catalogue.lists, keys)) or (outcome == "missing" and asked)
 
     async def _subscribe(self, key: ServiceKey) -> None:
         assert self.registry is not None
@@ -243,6 +250,8 @@ class Keeper:
         self._catalogue.learn(namespace, group, names, now)
         for key in self.services.catalogue(namespace, group, frozenset(names), now):
             self._log.info("service.deleted", service=str(key))
+        for key in self._catalogue.unheard(namespace, group, self.services.registered()):
+            self.schedule.lookup((key,), known=True)
         if self.services.empties(namespace, group):
             self.schedule.want_catalogue(namespace, group)
         for feed in self.fronts:
@@ -284,8 +293,21 @@ class Keeper:
         self._publish()
         self._wake.set()
 
+    def _tell_problems(self) -> None:
+        """Fronts say in `ask` why nothing is heard; that may change while nothing else does."""
+        for namespace in self.up | self._down:
+            if self._problems.get(namespace, "") != self._problem(namespace):
+                self._reachable(namespace)
+
+    def _problem(self, namespace: str) -> str:
+        return self.registry.problem(namespace) if self.registry is not None else ""
+
+    def _reachable_frame(self, namespace: str) -> Reachable:
+        problem = self._problems[namespace] = self._problem(namespace)
+        return Reachable(namespace, namespace in self.up, problem=problem)
+
     def _reachable(self, namespace: str) -> None:
-        frame = Reachable(namespace, namespace in self.up)
+        frame = self._reachable_frame(namespace)
         for feed in self.fronts:
             feed.reachable(frame)
         self.fronts.send_all()
@@ -312,7 +334,7 @@ class Keeper:
             return
         feed = self.fronts.add(link)
         for namespace in self.up | self._down:
-            feed.reachable(Reachable(namespace, namespace in self.up))
+            feed.reachable(self._reachable_frame(namespace))
         feed.full(self.services.keys(), self.epoch)
         self._feed_names(feed)
         self.fronts.send(link)

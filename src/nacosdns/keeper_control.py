@@ -1,6 +1,6 @@
-"""What an operator asks of the keeper: the services, its state, numbers for the gauges.
+"""What an operator asks of the keeper: the services, its state, a flush, numbers for the gauges.
 
-Must not know: the control socket. Rule: it reads; what changes a belief is a method of the keeper.
+Must not know: the control socket. Rule: what changes a belief is a method of the keeper.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nacosdns.core.dnsname import name_text
+from nacosdns.core.dnsname import fold, labels_of, name_text, text_name
 from nacosdns.core.model import Protection
+from nacosdns.core.naming import AddressName, Outside, ServiceName
 from nacosdns.core.spelling import folded_of
+from nacosdns.errors import ControlError, WireError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nacosdns.core.model import ServiceKey, Snapshot
-    from nacosdns.core.naming import FoldedKey, Names
+    from nacosdns.core.naming import Candidate, FoldedKey, Names
     from nacosdns.keeper import Keeper
 
 PROTECTED_SHOWN_MAX = 50
@@ -111,6 +115,33 @@ class KeeperControl:
             protected=protected,
             oldest_confirmation_s=max(0.0, keeper.clock.wall() - oldest) if oldest else 0.0,
         )
+
+    def flush(self, name: str) -> dict[str, object]:
+        """For `cache flush`: the known services that the name may mean, the protection that each had, those forgotten.
+
+        A name outside every zone leaves the disk as well; it may be a service by its bare name.
+        """
+        try:
+            wire = text_name(name)
+        except WireError as error:
+            raise ControlError(f"{name!r} is not a DNS name: {error}") from error
+        target = self._names.resolve(labels_of(wire))
+        if isinstance(target, AddressName):
+            raise ControlError(f"{name!r} is an address, not a service")
+        if isinstance(target, ServiceName):
+            return {"name": name, **self._flush(target.candidates)}
+        self._keeper.flush_externals([fold(wire)])
+        return {"name": name, **self._flush(target.bare if isinstance(target, Outside) else ())}
+
+    def _flush(self, candidates: Iterable[Candidate]) -> dict[str, object]:
+        keys = [key for candidate in candidates for key in self.spellings(candidate.folded)]
+        before = {key: self._keeper.services.protection(key).value for key in keys}
+        flushed = [key for key in keys if self._keeper.flush(key)]
+        return {
+            "services": [str(key) for key in flushed],
+            "ended": {str(key): before[key] for key in flushed},
+            "forgotten": [str(key) for key in flushed if key not in self._keeper.services],
+        }
 
     def spellings(self, folded: FoldedKey) -> list[ServiceKey]:
         """The known services that share a folded key."""

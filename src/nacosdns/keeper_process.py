@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from nacosdns import child, config_load
 from nacosdns import config as configuration
 from nacosdns.core import metrics
-from nacosdns.core.dnsname import fold, labels_of, text_name
+from nacosdns.core.dnsname import labels_of, text_name
 from nacosdns.core.frames import VERSION, Hello
 from nacosdns.core.model import Protection
-from nacosdns.core.naming import AddressName, ServiceName
+from nacosdns.core.naming import ServiceName
 from nacosdns.core.schedule import Settings as ScheduleSettings
 from nacosdns.core.services import Settings as ServicesSettings
 from nacosdns.edge import link
@@ -29,7 +29,7 @@ from nacosdns.edge.nacos import NacosRegistry
 from nacosdns.edge.nacos_http import settings_of
 from nacosdns.edge.store import SqliteStore
 from nacosdns.edge.watch import PollingWatcher
-from nacosdns.errors import ConfigError, ControlError, WireError
+from nacosdns.errors import ConfigError, ControlError
 from nacosdns.keeper import Keeper
 from nacosdns.keeper_control import KeeperControl
 from nacosdns.locating import Locator
@@ -170,23 +170,9 @@ class KeeperProcess:
             case "cache.accept":
                 return {"accepted": self._keeper.accept()}
             case "cache.flush":
-                return self._flush(str(arguments.get("name", "")))
+                return self._control.flush(str(arguments.get("name", "")))
             case _:
                 raise ControlError(f"the keeper does not know {verb!r}")
-
-    def _flush(self, name: str) -> dict[str, object]:
-        try:
-            wire = text_name(name)
-        except WireError as error:
-            raise ControlError(f"{name!r} is not a DNS name: {error}") from error
-        target = self._names.resolve(labels_of(wire))
-        if isinstance(target, ServiceName):
-            flushed = [key for candidate in target.candidates for key in self._control.spellings(candidate.folded)]
-            return {"name": name, "services": [str(key) for key in flushed if self._keeper.flush(key)]}
-        if isinstance(target, AddressName):
-            raise ControlError(f"{name!r} is an address, not a service")
-        self._keeper.flush_externals([fold(wire)])
-        return {"name": name, "services": []}
 
     async def _gauges(self) -> None:
         while True:

@@ -70,6 +70,9 @@ class Registry(Protocol):
 
     def is_connected(self, namespace: str) -> bool: ...
 
+    def problem(self, namespace: str) -> str:
+        """Why there is no connection, or what the last request on it was refused for; ``""`` when all is well."""
+
     def set_password(self, password: str) -> None:
         """A new secret: used at the next login, and a login is tried now when the last one was refused."""
 

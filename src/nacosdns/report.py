@@ -81,7 +81,9 @@ def ask(answer: Mapping[str, Any]) -> str:
 
 def _service(service: Mapping[str, Any]) -> Iterator[str]:
     yield f"service {service.get('namespace')}/{service.get('group')}/{service.get('service')}"
-    facts = [f"source {text(service.get('source'))}", f"confirmed {_ago(service.get('confirmed_s'))}"]
+    is_static = service.get("source") == "static"
+    confirmed = "from the configuration" if is_static else f"confirmed {_ago(service.get('confirmed_s'))}"
+    facts = [f"source {text(service.get('source'))}", confirmed]
     if service.get("protection") not in {None, "none"}:
         facts.append(f"protected ({service['protection']}) since {_ago(service.get('protected_s'))}")
     facts += [f"{service[key]} {key}" for key in ("unconfirmed", "demoted") if service.get(key)]
@@ -129,6 +131,12 @@ def status(answer: Mapping[str, Any]) -> str:
         lines.append(f"NO FRONT on sockets {text(own['covered'])}: clients get SERVFAIL")
     if own.get("disk"):
         lines.append(f"NO DISK: {own['disk']}")
+    lines += _away(answer)
+    if own.get("web"):
+        lines.append(f"NO WEB: {own['web']}")
+    if own.get("reload"):
+        since = duration(time.time() - own["reload"]["at"])
+        lines.append(f"RELOAD REFUSED {since} ago, the configuration before holds: {own['reload']['refused']}")
     if own.get("upgrade"):
         lines.append(f"last upgrade {upgraded(own['upgrade'])}")
     children = [{**child, "beat": f"{child.get('beat_age_s', 0):.1f} s"} for child in own.get("children") or ()]
@@ -138,6 +146,23 @@ def status(answer: Mapping[str, Any]) -> str:
     for slot, facts in (answer.get("fronts") or {}).items():
         lines += ["", f"front {slot}", *_facts(facts)]
     return "\n".join(lines)
+
+
+def _away(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Whom the bridge asks and nobody of whom is there."""
+    keeper, fronts = answer.get("keeper") or {}, answer.get("fronts") or {}
+    spaces = list(((keeper.get("registry") or {}).get("namespaces") or {}).values())
+    if spaces and not any(space.get("connected") for space in spaces):
+        why = next((space["last_error"] for space in spaces if space.get("last_error")), "not connected yet")
+        yield f"NO NACOS: {why}"
+    lists = (facts["upstreams"] for facts in fronts.values() if facts.get("upstreams"))
+    lost = (upstreams for upstreams in lists if all(one["health"] in {"down", "loop"} for one in upstreams))
+    if upstreams := next(lost, ()):  # a standby has asked nobody yet, and holds everybody for good
+        yield f"NO UPSTREAM: {', '.join(map(_unwell, upstreams))}"
+
+
+def _unwell(upstream: Mapping[str, Any]) -> str:
+    return f"{upstream['address']} is {upstream['health']}"
 
 
 def upgraded(upgrade: Mapping[str, Any]) -> str:
@@ -193,12 +218,22 @@ def let_go(answer: Mapping[str, Any]) -> bool:
 
 def flushed(answer: Mapping[str, Any]) -> str:
     """What `nacosdns cache flush` says."""
+    keeper = answer["keeper"]
     if not let_go(answer):
-        return f"nothing to flush: {answer['keeper']['name']} is no service of Nacos and no outside name that is kept"
-    lines = [*_facts({"keeper": answer.get("keeper")}, "")]
-    for slot, facts in (answer.get("fronts") or {}).items():
-        lines += _facts({f"front {slot}": facts}, "")
+        return f"nothing to flush: {keeper['name']} is no service known from Nacos and no outside name that is kept"
+    lines = [_flushed(service, keeper) for service in keeper["services"]]
+    for slot, front in (answer.get("fronts") or {}).items():
+        if count := front.get("externals"):
+            lines.append(f"front {slot} forgot {count} kept {'answer' if count == 1 else 'answers'} of outside names")
     return "\n".join(lines)
+
+
+def _flushed(service: str, keeper: Mapping[str, Any]) -> str:
+    if service in keeper.get("forgotten", ()):
+        return f"{service}: forgotten, for Nacos has not said anything of it since we connected"
+    protection = keeper.get("ended", {}).get(service, "none")
+    what = "it was not protected" if protection == "none" else f"its protection ({protection}) ended"
+    return f"{service}: {what}; what Nacos said last counts, and Nacos is asked anew"
 
 
 def findings(rows: Sequence[Mapping[str, Any]], fixed: Sequence[str]) -> str:

@@ -14,25 +14,30 @@ from typing import TYPE_CHECKING
 
 from nacosdns import config as configuration
 from nacosdns import upgrading
+from nacosdns.config_load import read_password
 from nacosdns.core import handover
 from nacosdns.edge import host, rights, sockets, standing, store
 from nacosdns.errors import NacosdnsError, StoreDamaged
 from nacosdns.plugins import needed_balancers
 from nacosdns.premises import check_unmoved
+from nacosdns.surroundings import check_web
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from nacosdns.config import Config
+    from nacosdns.config_load import Source
     from nacosdns.core.handover import Handover
 
 
-def main(task: upgrading.Errand, load: Callable[[], tuple[Config, str]], modules: Mapping[str, str]) -> int:
+def main(task: upgrading.Errand, source: Source, modules: Mapping[str, str]) -> int:
     """Checks everything that could stop this code from going on in the place of the running one; the exit status."""
     standing.die_with_the_parent()
     try:
         state = upgrading.read(task.state_fd)
-        config, password = load()
+        source.file = state.config_file or source.file
+        config = source.read()
+        password = read_password(config)
         check_host(state, config)
         rights.become(rights.find_user(config.server.user))
         for module in modules.values():
@@ -53,8 +58,8 @@ def check_host(state: Handover, config: Config) -> None:
     """What of this configuration would need a restart, or cannot be had on this host. StartError says it."""
     check_unmoved(config, state.cache_dir, state.control_group)
     rights.group_id(config.server.control_group)
-    if config.web.listen not in {"", state.web_listen}:
-        sockets.check_free(sockets.Endpoint(*configuration.host_port(config.web.listen)), "web.listen")
+    if config.web.listen != state.web_listen:
+        check_web(config)
     sockets.check_wanted(config.server.listen, config.server.fronts, host.addresses(), state.sockets)
 
 

@@ -1,8 +1,8 @@
 """Conductor 1: opens the sockets, starts and watches the other processes, hears signals and control requests.
 
 Must not know: names, services, what is in a packet. Rules: holds no data; decides nothing that core/watch.py can
-decide; a wrong configuration or a taken port is fatal at the start and refused later; nothing else from outside ends
-it; a program that an upgrade put in its place goes on with everything it had.
+decide; a wrong configuration or a taken port of DNS is fatal at the start and refused later; nothing else from outside
+ends it; a program that an upgrade put in its place goes on with everything it had.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from pathlib import Path
+import time
 from typing import TYPE_CHECKING
 
 from nacosdns import config as configuration
@@ -21,22 +21,24 @@ from nacosdns.config_load import read_password
 from nacosdns.control import Control
 from nacosdns.core import access, frames, handover, metrics, watch
 from nacosdns.core.watch import Phase, Watch
-from nacosdns.edge import activation, host, logs, page, rights, sockets, standing
+from nacosdns.edge import activation, logs, page, rights, sockets, standing
 from nacosdns.edge.clock import HostClock, next_multiple
 from nacosdns.edge.cover import Cover
 from nacosdns.edge.page import Role, State
 from nacosdns.edge.process import Births
-from nacosdns.errors import ConfigError, ControlError, NacosdnsError, StartError
+from nacosdns.errors import ControlError, NacosdnsError, StartError
 from nacosdns.premises import Premises, check_unmoved
 from nacosdns.service_manager import ServiceManager, in_words
 from nacosdns.stopping import Stopping
+from nacosdns.surroundings import Secret, Surroundings, check_web
 from nacosdns.upgrading import Upgrading
 from nacosdns.vigil import Vigil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from nacosdns.config import Config
+    from nacosdns.config_load import Source
     from nacosdns.core.handover import Checked, Handover, HeldChild, Upgrade
     from nacosdns.ports import Log
 
@@ -54,18 +56,22 @@ class _Stopped(Exception):  # the good end of the task group
     """All is done: ends every task of the conductor."""
 
 
-def main(load: Callable[[], tuple[Config, str]], modules: Mapping[str, str] = MODULES, *, state_fd: int = -1) -> int:
+def main(source: Source, modules: Mapping[str, str] = MODULES, *, state_fd: int = -1) -> int:
     """A bridge until it is told to stop; the exit code. ``state_fd`` holds what a running one left to us."""
+    standing.ignore_strays()
+    upgrading.hold_signals_back()
     left = upgrading.take(state_fd) if state_fd >= 0 else None
-    config, password = (configuration.decode(left.config), left.password) if left else load()
+    if left:
+        source.file = left.config_file or source.file
+    config = configuration.decode(left.config) if left else source.read()
     logs.configure(config.log.level, role="supervisor")
     standing.call_me("nacosdns")
     own_rights = standing.keep_rights()
-    return asyncio.run(Supervisor(config, password, load, modules, left=left, own_rights=own_rights).run())
+    return asyncio.run(Supervisor(config, source, modules, left=left, own_rights=own_rights).run())
 
 
 class Supervisor:
-    """One bridge. ``load`` reads configuration and password again at SIGHUP; ``modules`` are the children by role.
+    """One bridge. ``source`` is read again at SIGHUP; ``modules`` are the children by role.
 
     ``left`` is what an earlier supervisor left, when we take its place; ``own_rights`` the one after us gets too.
     """
@@ -73,17 +79,17 @@ class Supervisor:
     def __init__(
         self,
         config: Config,
-        password: str,
-        load: Callable[[], tuple[Config, str]],
+        source: Source,
         modules: Mapping[str, str] = MODULES,
         *,
         left: Handover | None = None,
         own_rights: int = 0,
     ) -> None:
         self.config = config
-        self._password = password
-        self._load = load
+        self._source = source
         self._left = left
+        self._secret = Secret(left.password if left else "")
+        self._refused: dict[str, object] | None = None
         self.clock = HostClock()
         self.counters = metrics.Counters()
         self.listeners = sockets.Listeners()
@@ -92,12 +98,16 @@ class Supervisor:
         births = Births(rights.owner(self._user), page.memory_file)
         self.children = Children(self.watch, births, modules, received=self._heard, exited=self._exited)
         self._premises = Premises(config.cache.dir, config.server.control_group, self._user)
-        self._seen: dict[host.HostAddress, None] = {}
-        self._password_stamp = 0 if left else _stamp(config)  # it may have changed since the self-check read it
+        self._surroundings = Surroundings(self.listeners)
         self._cover = Cover(lambda count: self._count(metrics.COVERED.index(), count))
         self._upgrading = Upgrading(self, left.upgrade if left else None, own_rights)
         self._control = Control(
-            self.watch, self.children.tell, self._overview, upgrade=self._upgrade, upgraded=self._upgraded
+            self.watch,
+            self.children.tell,
+            self._overview,
+            upgrade=self._upgrade,
+            upgraded=lambda: self._upgrading.last,
+            config=lambda: configuration.encode(self.config),
         )
         self._manager = ServiceManager(
             activation.Notifier(os.environ.get("NOTIFY_SOCKET", "")),
@@ -109,6 +119,7 @@ class Supervisor:
             self.children,
             self.clock,
             counters=self.counters,
+            present=self._surroundings.present,
             silent=lambda slot: self.children.kill(slot, "does not answer"),
         )
         self._wake = asyncio.Event()
@@ -150,12 +161,11 @@ class Supervisor:
         """Takes everything that the bridge needs of this host; ``resources`` gives it back."""
         server = self.config.server
         self.listeners.take_given(activation.given_sockets(os.environ))
-        self._want_sockets(self.config)
+        self._surroundings.want(self.config)
         for endpoint in self.listeners.shared():
             self._log.warning("listen.shared", address=str(endpoint), fronts=server.fronts)
-        if self.config.web.listen:
-            sockets.check_free(sockets.Endpoint(*configuration.host_port(self.config.web.listen)), "web.listen")
         self._premises.open(resources)
+        self._secret.look(self.config)
         self.children.make_pages()
         self.children.own.claim(Role.SUPERVISOR, os.getpid(), self.clock.now_ns())
         self.children.own.state = State.READY
@@ -187,7 +197,8 @@ class Supervisor:
         return handover.Handover(
             upgrade=upgrade,
             config=checked.config if checked else configuration.encode(config),
-            password=checked.password if checked else self._password,
+            password=checked.password if checked else self._secret.value,
+            config_file=self._source.file,
             directory=str(self._premises.directory),
             disk_fault=self._premises.fault,
             cache_dir=config.cache.dir,
@@ -218,8 +229,13 @@ class Supervisor:
         self._log.info("upgrade.took_over", release=left.upgrade.after, config=configuration.digest(self.config))
         if left.user != self.config.server.user:
             self._premises.give_to(self._user)
-        self._look_for_interfaces()
+        self._look_for_sockets()
         self.children.make_pages()
+
+    @property
+    def web_fault(self) -> str:
+        """Why web cannot listen, if so: nobody waits for it then."""
+        return self._surroundings.web_fault
 
     @property
     def link_path(self) -> str:
@@ -237,9 +253,6 @@ class Supervisor:
     def _upgrade(self) -> Upgrade:
         return self._upgrading.begin(self._group)
 
-    def _upgraded(self) -> Upgrade | None:
-        return self._upgrading.last
-
     def _upgrade_by_signal(self) -> None:
         try:
             self._upgrade()
@@ -247,18 +260,6 @@ class Supervisor:
             self._log.warning("upgrade.refused", reason=str(error))
 
     # Life with others
-
-    def _want_sockets(self, config: Config) -> bool:
-        """Opens what this configuration needs; whether the set of sockets changed."""
-        present = host.addresses()
-        self._vigil.present = {str(item.address) for item in present}
-        self._seen |= dict.fromkeys(sockets.meant(config.server.listen, present))
-        changed = self.listeners.want(config.server.listen, config.server.fronts, self._seen)
-        for entry in self.listeners.missing if changed else ():
-            self._log.warning("listen.interface_missing", entry=entry)
-        for endpoint in self.listeners.late if changed else ():
-            self._log.warning("listen.address_missing", address=str(endpoint))
-        return changed
 
     async def _end(self) -> None:
         await self._stopped.wait()
@@ -309,12 +310,15 @@ class Supervisor:
     def _spawn(self, slot: int) -> None:
         role = self.watch.wards[slot].role
         self.watch.spawned(slot, self.clock.now())
+        if role == "web" and not self._surroundings.has_room_for_web(self.config):
+            self.watch.exited(slot, self.clock.now())
+            return
         if not self.children.is_first(slot):
             self._count(metrics.RESTARTS.index(role))
         try:
             self.children.fresh_page(slot)
             setup, inherited = self.children.setup(
-                slot, self.config, password=self._password, listeners=self.listeners, link=self._premises.link
+                slot, self.config, password=self._secret.value, listeners=self.listeners, link=self._premises.link
             )
             self.children.spawn(slot, setup, inherited, self.clock.now_ns())
         except OSError as error:
@@ -331,7 +335,7 @@ class Supervisor:
                 self._log.info("child.ready", **self.children.who(slot), services=services)
                 self.watch.ready(slot)
                 if not self.children.knows(slot, self.config):
-                    self.children.configure(slot, self.config, self._password)
+                    self.children.configure(slot, self.config, self._secret.value)
                 self._wake.set()
             case frames.Told():
                 self._control.told(slot, frame)
@@ -340,10 +344,11 @@ class Supervisor:
 
     def _exited(self, slot: int, status: int) -> None:
         ward = self.watch.wards[slot]
-        expected = ward.phase is Phase.DRAINING or self.watch.stopping
+        in_order = status == 0 and self.children.pages[slot].state is State.DRAINING  # it drained of its own accord
+        expected = ward.phase is Phase.DRAINING or in_order or self.watch.stopping
         (self._log.info if expected else self._log.warning)("child.exited", **self.children.who(slot), status=status)
         self._control.lost(slot)
-        self.watch.exited(slot, self.clock.now())
+        self.watch.exited(slot, self.clock.now(), in_order=in_order)
         self._stopping.gone()
         self._wake.set()
 
@@ -361,6 +366,8 @@ class Supervisor:
             "receive_buffer_bytes": self.listeners.receive_buffer_bytes(),
             "covered": list(self.watch.covered),
             "disk": self._premises.fault,
+            "web": self._surroundings.web_fault,
+            "reload": self._refused,
             "upgrade": self._upgrading.last,
             "children": self.children.describe(now_ns),
         }
@@ -384,43 +391,23 @@ class Supervisor:
             self.counters.flush_into(own.counters)
 
     async def _look_around(self) -> None:
-        """What changes on a host without telling: addresses, interfaces, the password file, our directory."""
+        """Sees what changes on a host without telling: addresses, interfaces, the password file, our directory."""
         while True:
             await next_multiple(LOOK_AROUND_S)
-            present = {str(item.address) for item in host.addresses()}
-            for endpoint in [item for item in self.listeners.late if item.host in present]:
-                self.listeners.late.discard(endpoint)
-                self._log.info("listen.address_appeared", address=str(endpoint))
-            self._look_for_interfaces()
-            self._look_at_password()
+            self._look_for_sockets()
+            if self._secret.look(self.config):
+                self._log.info("password.changed")
+                self.children.configure(watch.KEEPER_SLOT, self.config, self._secret.value)
             if self._premises.look():
                 self.watch.renew("keeper")
                 self._wake.set()
             if self.watch.is_settled:
                 self.listeners.close_unwanted()
 
-    def _look_for_interfaces(self) -> None:
-        try:
-            if self._want_sockets(self.config):
-                self.watch.renew("front")
-                self._wake.set()
-        except StartError as error:
-            self._log.warning("listen.refused", reason=str(error))
-
-    def _look_at_password(self) -> None:
-        stamp = _stamp(self.config)
-        if stamp == self._password_stamp:
-            return
-        self._password_stamp = stamp
-        before = self._password
-        try:
-            self._password = read_password(self.config)
-        except ConfigError as error:
-            self._log.warning("password.unreadable", reason=str(error))  # the one we have stays
-        if self._password == before:
-            return
-        self._log.info("password.changed")
-        self.children.configure(watch.KEEPER_SLOT, self.config, self._password)
+    def _look_for_sockets(self) -> None:
+        if self._surroundings.look(self.config):
+            self.watch.renew("front")
+            self._wake.set()
 
     # Signals
 
@@ -445,21 +432,23 @@ class Supervisor:
         """Reads the configuration again; a bad one is refused whole, and the old one stays."""
         self._manager.reloading()
         try:
-            config, password = self._load()
+            config = self._source.read()
+            password = read_password(config)
             self._take(config)
         except NacosdnsError as error:
             self._count(metrics.RELOADS.index("failed"))
+            self._refused = {"refused": str(error), "at": time.time()}
             self._log.error("reload.refused", reason=str(error))
             return
         finally:
             self._manager.reloaded()
         self._upgrading.give_up("the configuration was read again meanwhile; say it once more")
-        self._password = password
-        self._password_stamp = _stamp(config)
+        self._refused = None
+        self._secret.take(config, password)
         if self.children.make_pages():
             self.watch.renew("web")  # it has to be born anew to see them
         for slot in self.children.slots:
-            self.children.configure(slot, self.config, self._password)
+            self.children.configure(slot, self.config, self._secret.value)
         logs.configure(config.log.level, role="supervisor")
         self._count(metrics.RELOADS.index("ok"))
         self._log.info("reloaded", config=configuration.digest(config))
@@ -471,15 +460,16 @@ class Supervisor:
         old = self.config
         check_unmoved(config, old.cache.dir, old.server.control_group)
         user = rights.find_user(config.server.user)
-        if config.web.listen not in {"", old.web.listen}:
-            sockets.check_free(sockets.Endpoint(*configuration.host_port(config.web.listen)), "web.listen")
-        has_new_sockets = self._want_sockets(config)
+        if config.web.listen != old.web.listen:
+            check_web(config)
+        has_new_sockets = self._surroundings.want(config)
         if user != self._user:
             self._premises.give_to(user)
         if has_new_sockets:
             self.watch.renew("front")
         self.config = config
         if config.web != old.web:
+            self._surroundings.forget_web()
             self.watch.renew("web")
         if user != self._user:
             self._user = user
@@ -487,11 +477,3 @@ class Supervisor:
             for role in MODULES:
                 self.watch.renew(role)
         self.watch.resize(config.server.fronts, self.clock.now(), web=bool(config.web.listen))
-
-
-def _stamp(config: Config) -> int:
-    """When the password file was last written; 0 when there is none."""
-    try:
-        return Path(config.nacos.password_file).stat().st_mtime_ns if config.nacos.password_file else 0
-    except OSError:
-        return 0

@@ -85,6 +85,11 @@ def take(state_fd: int) -> Handover:
     return left
 
 
+def hold_signals_back() -> None:
+    """What would end a process that cannot hear it yet waits until it can; SIGTERM and SIGINT may end a start."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
+
+
 def hear_signals_again() -> None:
     """Lets in what was held back while nobody could hear it."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -103,6 +108,10 @@ class Bridge(Protocol):
 
     def hold(self, upgrade: Upgrade, checked: Checked | None, fresh: HeldChild | None) -> Handover:
         """All that outlives us, at this moment; without ``checked`` only to be looked at."""
+
+    @property
+    def web_fault(self) -> str:
+        """Why web cannot listen, if so: nobody waits for it then."""
 
     def is_busy(self) -> bool:
         """Whether an operator waits for an answer."""
@@ -207,6 +216,8 @@ class Upgrading:
         loop = asyncio.get_running_loop()
         fewest, ends = sys.maxsize, 0.0
         while left := self._bridge.watch.left_to_renew(role):
+            if role == "web" and self._bridge.web_fault:
+                return True
             if left < fewest:
                 fewest, ends = left, loop.time() + REPLACE_S
             if loop.time() > ends:

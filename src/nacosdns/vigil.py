@@ -38,9 +38,10 @@ class Vigil:
         clock: Clock,
         *,
         counters: metrics.Counters,
+        present: set[str],
         silent: Callable[[int], None],
     ) -> None:
-        self.present: set[str] = set()
+        self._present = present
         self._listeners = listeners
         self._children = children
         self._clock = clock
@@ -77,7 +78,7 @@ class Vigil:
 
     def _is_present(self, host: str) -> bool:
         bare = host.partition("%")[0]
-        return not self.present or bare in self.present or ipaddress.ip_address(bare).is_loopback
+        return not self._present or bare in self._present or ipaddress.ip_address(bare).is_loopback
 
     async def _ask(self, endpoint: Endpoint) -> None:
         good = await canary.answered(endpoint.local.host, endpoint.port)

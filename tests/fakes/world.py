@@ -34,6 +34,7 @@ class FakeRegistry:
         self.calls: list[str] = []
         self.up = True
         self.delay_s = 0.001
+        self.complaint = "down by script"
         self._namespaces = tuple(namespaces)
         self._listener: RegistryListener | None = None
 
@@ -89,6 +90,10 @@ class FakeRegistry:
 
     def is_connected(self, namespace: str) -> bool:
         return self.up and namespace in self._namespaces
+
+    def problem(self, namespace: str) -> str:
+        del namespace
+        return "" if self.up else self.complaint
 
     def set_password(self, password: str) -> None:
         del password

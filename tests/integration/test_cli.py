@@ -14,6 +14,7 @@ from fakes.loop import on_a_loop
 from fakes.nacos_server import FakeNacos
 from fakes.running import until
 from nacosdns import cli, report
+from nacosdns.edge.standing import strays
 from nacosdns.errors import ConfigError
 
 STATIC = """
@@ -100,7 +101,12 @@ def test_the_cache_is_listed_and_a_flush_of_what_is_not_kept_is_a_no(whole):
 
     assert json.loads(listed.stdout) == []
     assert flushed.returncode == 1
-    assert json.loads(flushed.stdout)["keeper"] == {"name": "orders.nacos", "services": []}
+    assert json.loads(flushed.stdout)["keeper"] == {
+        "name": "orders.nacos",
+        "services": [],
+        "ended": {},
+        "forgotten": [],
+    }
     assert "nothing to flush" in whole("cache", "flush", "orders.nacos").stdout
 
 
@@ -250,6 +256,8 @@ async def test_register_holds_its_instances_until_told_to_stop(tmp_path):
         async with asyncio.timeout(20):
             while len(nacos.hosts(key)) < 2:
                 await asyncio.sleep(0.05)
+        for number in (*strays(), signal.SIGUSR2):
+            process.send_signal(number)
         process.send_signal(signal.SIGTERM)
         code = await asyncio.wait_for(process.wait(), 10)
 

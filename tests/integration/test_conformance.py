@@ -80,6 +80,18 @@ instances = [{{ ip = "10.0.0.4", port = 80 }}]
 name = "away"
 instances = [{{ ip = "db.ext.test", port = 80 }}]
 [[static]]
+name = "mixed"
+instances = [
+    {{ ip = "db.ext.test", port = 80 }}, {{ ip = "10.0.0.5", port = 80 }},
+    {{ ip = "10.0.0.6", port = 80, weight = 0 }}, {{ ip = "10.0.0.7", port = 80, healthy = false }}
+]
+[[static]]
+name = "sick"
+instances = [{{ ip = "10.0.0.8", port = 80, healthy = false }}, {{ ip = "10.0.0.6", port = 80, weight = 0 }}]
+[[static]]
+name = "weightless"
+instances = [{{ ip = "10.0.0.6", port = 80, weight = 0 }}]
+[[static]]
 name = "lost"
 instances = [{{ ip = "nowhere.test", port = 80 }}]
 [[static]]
@@ -300,6 +312,9 @@ CASES: dict[str, tuple[bytes, Says]] = {
     "5.10 the SOA itself": (query("orders", 6), Says(counts=(1, 0, 0))),
     "5.10 an address": (query("orders"), GOOD),
     "5.12 a single label and no catalogue": (query("unheard"), Says("SERVFAIL", ERROR, NOTHING)),
+    **{f"5.15 type {kind}": (query("weightless.nacos", kind), NO_DATA) for kind in (1, 28, 33, 16, 5)},
+    "5.15 a name of a port": (query("_80._tcp.weightless.nacos", 33), NO_DATA),
+    "5.15 a bare name": (query("weightless"), NO_DATA._replace(soa="weightless.")),
     "5.13 A": (query("canary.nacosdns.invalid"), Says(counts=(1, 0, 0))),
     "5.13 AAAA": (query("canary.nacosdns.invalid", 28), NO_DATA._replace(soa="canary.nacosdns.invalid.")),
     "6.2 no such name": (query("nx.test"), Says("NXDOMAIN", ERROR, DENIED, soa="test.")),
@@ -499,6 +514,27 @@ def test_a_service_with_a_host_name_is_an_alias(port: int, door: Ask) -> None:
     assert (found.data, found.flags) == (["192.0.2.9", "db.ext.test."], RD | RA | AA)
     assert (denied.rcode, denied.data, denied.soa) == ("NXDOMAIN", ["nowhere.test."], "test.")
     assert (other.rcode, other.counts, other.soa) == ("NOERROR", DENIED, "nacos.")
+
+
+def test_a_host_name_is_the_target_of_srv_and_gives_way_to_addresses(port: int, door: Ask) -> None:
+    """docs/answers.md 5.2, 5.11, 5.14."""
+    for _ in range(AGAIN):
+        alias, srv, a, both, sick = (
+            read(door(query(name, kind), port))
+            for name, kind in (
+                ("away.nacos", 5),
+                ("away.nacos", 33),
+                ("mixed.nacos", 1),
+                ("mixed.nacos", 33),
+                ("sick.nacos", 1),
+            )
+        )
+
+        assert alias.data == ["db.ext.test."]
+        assert (srv.data, srv.counts) == (["0 1 80 db.ext.test."], (1, 0, 0))
+        assert a.data == ["10.0.0.5"]
+        assert (both.data, both.counts) == (["0 1 80 10-0-0-5.addr.nacos.", "0 1 80 db.ext.test."], (2, 0, 1))
+        assert sick.data == ["10.0.0.8"]
 
 
 def until(door: Ask, port: int, packet: bytes, holds: Callable[[Read], bool]) -> Read:

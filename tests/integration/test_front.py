@@ -188,7 +188,7 @@ def test_odd_packets_get_their_error_with_their_id(bridge: Bridge, packet: bytes
     ("name", "wanted"),
     [
         ("www.example.com", "no"),
-        ("nosuch.nacos", "does not know this service"),
+        ("nosuch.nacos", "names no instance of this service"),
         ("_82._tcp.orders.nacos", "no instance of the service has this port"),
         ("orders.nowhere.ns.nacos", "namespace"),
     ],

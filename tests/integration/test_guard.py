@@ -27,7 +27,8 @@ from nacosdns import guarding
 from nacosdns.cli import parser
 from nacosdns.config import Cache, Config, Forward, Host, Log, PolicySection, Server
 from nacosdns.core.resolvtext import FIGHT_WRITES, MARK, decode_saved, servers_of
-from nacosdns.edge import resolvconf, resolvfile
+from nacosdns.edge import hostfacts, resolvconf, resolvfile
+from nacosdns.edge.standing import strays
 from nacosdns.errors import HostError
 
 if TYPE_CHECKING:
@@ -309,6 +310,19 @@ def test_who_fights_for_the_file_gets_it_for_a_while_and_it_is_said(place: Place
     assert time.time() - decode_saved(place.saved.read_bytes()).fought_at < 60
 
 
+@pytest.mark.parametrize(("writers", "said"), [((("dhclient", 812),), "dhclient (pid 812)"), ((), "`nacosdns doctor`")])
+def test_a_fight_names_the_programs_that_may_be_the_other_side(place: Place, monkeypatch, writers, said: str) -> None:
+    monkeypatch.setattr(hostfacts, "writers", lambda _tree: writers)
+    guard = place.guard()
+    for _ in range(FIGHT_WRITES):
+        place.file.write_text(DHCP, encoding="ascii")
+        asyncio.run(guard.look())
+    guard.close()
+    (fought,) = place.log.named("guard.fought")
+
+    assert said in str(fought["running"])
+
+
 def test_a_host_without_an_address_of_ours_on_port_53_is_refused(place: Place) -> None:
     config = Config(server=Server(listen=("127.0.0.1:5353",)), cache=Cache(dir=str(place.state)))
 
@@ -559,6 +573,17 @@ def started(place: Place) -> Iterator[object]:
 
 def ours(place: Place) -> bool:
     return place.file.is_file() and place.servers()[:1] == [OURS]
+
+
+@needs_root
+def test_a_signal_that_nobody_means_for_the_guard_does_not_end_it(place: Place, answering, started) -> None:
+    guard = started()
+    for number in (*strays(), signal.SIGUSR2):
+        guard.send_signal(number)
+    place.file.write_text(DHCP, encoding="ascii")
+
+    until(lambda: ours(place), 10, "our address")
+    assert guard.poll() is None
 
 
 @needs_root

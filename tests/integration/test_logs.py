@@ -92,3 +92,12 @@ def test_an_event_that_comes_too_often_is_counted_instead_of_said(capsys, monkey
         "level=warning event=noisy number=1 unsaid=4900",
         "level=warning event=noisy number=2",
     ]
+
+
+def test_nothing_that_is_said_steers_a_terminal(capsys):
+    logs.configure("info")
+    logs.log().warning("registry.down", reason="\x1b[31mEVIL\x1b[0m\x07\r\u202egnp")
+    (line,) = lines(capsys)
+
+    assert line.isprintable()
+    assert r"\x1b[31mEVIL" in line

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.running import free_port
 from nacosdns.edge import host
-from nacosdns.edge.sockets import Endpoint, Listeners, check_free, endpoints, meant
+from nacosdns.edge.sockets import Endpoint, Listeners, check_free, check_wanted, endpoints, meant
 from nacosdns.errors import StartError
 
 
@@ -120,6 +120,59 @@ def test_an_address_that_the_host_lacks_is_bound_ahead_of_time(listeners):
 
     assert {endpoint.host for endpoint in listeners.late} == {"198.51.100.77", "2001:db8::77"}
     assert len(listeners.pairs(0)) == 2
+
+
+def test_an_address_that_appears_is_told_once_and_one_that_is_not_wanted_any_more_never(listeners):
+    first, second = f"198.51.100.77:{free_port()}", f"198.51.100.78:{free_port()}"
+    listeners.want([first, second], 1, PRESENT)
+    listeners.want([first], 1, PRESENT)
+    late = {endpoint.host for endpoint in listeners.late}
+    came = [{endpoint.host for endpoint in listeners.appeared(["198.51.100.77", "198.51.100.78"])} for _ in range(2)]
+
+    assert late == {"198.51.100.77"}
+    assert came == [{"198.51.100.77"}, set()]
+
+
+def test_a_late_address_that_is_wanted_again_before_it_was_closed_is_still_late(listeners):
+    late, good = f"198.51.100.77:{free_port()}", f"127.0.0.1:{free_port()}"
+    for listen in ([late], [good], [late]):
+        listeners.want(listen, 1, PRESENT)
+
+    assert {str(endpoint) for endpoint in listeners.late} == {late}
+
+
+def test_a_refused_set_of_addresses_leaves_nothing_to_wait_for(listeners):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
+        holder.bind(("127.0.0.1", 0))
+        with pytest.raises(StartError, match="is taken by"):
+            listeners.want([f"198.51.100.77:{free_port()}", f"127.0.0.1:{holder.getsockname()[1]}"], 1, PRESENT)
+    listeners.want([f"127.0.0.1:{free_port()}"], 1, PRESENT)
+
+    assert listeners.late == set()
+    assert listeners.appeared(["198.51.100.77"]) == set()
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "apart"),
+    [
+        ("127.0.0.1", "0.0.0.0", False),
+        ("[::1]", "[::]", False),
+        ("127.0.0.1", "[::]", True),
+        ("[::1]", "0.0.0.0", True),
+    ],
+)
+def test_addresses_that_overlap_are_refused_in_both_orders_and_blame_nobody(listeners, narrow, wide, apart):
+    port = free_port()
+    for both in ([narrow, wide], [wide, narrow]):
+        listen = [f"{one}:{port}" for one in both]
+        if apart:
+            listeners.want(listen, 1, PRESENT)
+            assert [str(endpoint) for endpoint in listeners.wanted] == listen
+            continue
+        with pytest.raises(StartError, match=f"overlap.*{port}"):
+            listeners.want(listen, 1, PRESENT)
+        with pytest.raises(StartError, match=f"overlap.*{port}"):
+            check_wanted(listen, 1, PRESENT, ())
 
 
 def test_a_wildcard_hears_the_address_that_was_asked_and_all_hear_the_time(listeners):

@@ -520,15 +520,6 @@ def test_a_second_bridge_on_the_same_directory_is_refused(bridge):
     assert "another nacosdns is running" in second.lines[-1]
 
 
-def test_a_taken_web_port_is_found_at_the_start(bridge):
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        running = bridge(web_port=holder.getsockname()[1])
-        code = running.wait()
-
-    assert code == 2
-    assert "set web.listen to another address" in running.lines[-1]
-
-
 def test_an_unknown_user_says_how_to_make_it(bridge):
     running = bridge(text='user = "no-such-user"')
 

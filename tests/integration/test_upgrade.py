@@ -264,7 +264,7 @@ def test_new_code_that_does_not_work_leaves_the_old_running_and_says_why(bridge,
 
     assert last["state"] == "failed"
     assert reason in last["reason"]
-    assert running.said("upgrade.failed")
+    running.wait_for("upgrade.failed")
     assert (counts["lost"], counts["bad"]) == (0, 0)
     assert pids(running) == before
     assert quiet_descriptors(running.process.pid) <= count
@@ -394,8 +394,9 @@ def test_a_broken_environment_refuses_the_upgrade_and_a_mended_one_does_not(brid
     untouched = pids(running)
     broken.write_text(good)
 
-    assert "SyntaxError" in reasons[0]
-    assert "no_such_package" in reasons[1]
+    place = f"({broken}, line {good.count(chr(10)) + 1})"
+    assert f"SyntaxError: invalid syntax {place}" in reasons[0]
+    assert f"No module named 'no_such_package' {place}" in reasons[1]
     assert "store" in reasons[2]
     assert untouched == before
     assert upgrade(running)["state"] == "done"

@@ -26,9 +26,9 @@ from nacosdns.core.dnsname import labels_of, text_name
 from nacosdns.core.forwarding import Forwarding
 from nacosdns.core.metrics import Counters
 from nacosdns.core.model import Instance, ServiceKey, ServiceView
-from nacosdns.core.naming import ServiceName
 from nacosdns.core.resolvers import Ours
 from nacosdns.front import Front
+from nacosdns.front_control import FrontControl
 from nacosdns.front_process import forward_settings, make_pipeline
 from nacosdns.keeper import Keeper
 from nacosdns.keeper_control import KeeperControl
@@ -199,6 +199,9 @@ class Scenario:
             self.registry_change(match[1], service_key(match[2]), match[3] or "")
         elif words in {"goes down", "comes up"}:
             getattr(self.registry, {"goes down": "go_down", "comes up": "come_up"}[words])()
+        elif match := re.fullmatch(r"goes down: (.*)", words):
+            self.registry.complaint = match[1]
+            self.registry.go_down()
         elif match := re.fullmatch(r"takes ([\d.]+)s", words):
             self.registry.delay_s = float(match[1])
         else:
@@ -272,11 +275,14 @@ class Scenario:
             self.disk.full = {"is full": True, "has room": False}[words]
 
     def do_flush(self, name: str) -> None:
-        target = self.names.resolve(labels_of(text_name(name)))
-        assert isinstance(target, ServiceName)
-        for candidate in target.candidates:
-            for key in KeeperControl(self.keeper, self.names).spellings(candidate.folded):
-                self.keeper.flush(key)
+        assert KeeperControl(self.keeper, self.names).flush(name)["services"], "nothing was flushed"
+
+    async def do_why(self, words: str) -> None:
+        """What the command `ask` gives as reasons for the answer, the patience of a client included."""
+        name, _, wanted = words.partition(": ")
+        control = FrontControl(self.front, self.pipeline, self.book, self.forwarding, self.clock)
+        why = "; ".join((await control.ask(name, "A"))["why"])  # type: ignore[arg-type]
+        assert wanted in why if wanted != "(nothing)" else not why, f"it says: {why}"
 
     def do_accept(self, _: str) -> None:
         self.keeper.accept()

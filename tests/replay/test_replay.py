@@ -16,6 +16,11 @@ def test_the_scenario_plays_as_written(path: Path, tmp_path: Path) -> None:
     replay(path.read_text(), tmp_path)
 
 
+def test_a_service_whose_instances_are_all_disabled(tmp_path: Path) -> None:
+    """docs/answers.md 5.16."""
+    replay((Path(__file__).parent / "query" / "disabled-instances.replay").read_text(), tmp_path)
+
+
 def test_there_are_scenarios_of_every_kind() -> None:
     kinds = {path.parent.name for path in SCENARIOS}
 

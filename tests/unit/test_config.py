@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nacosdns import config as configuration
 from nacosdns.config import Config, host_port
-from nacosdns.config_load import find_lines, load, load_static, read_password
+from nacosdns.config_load import Source, cache_dir_alone, find_lines, load, load_static, read_password
 from nacosdns.core.model import Instance, NoneHealthy, ServiceKey
 from nacosdns.errors import ConfigError
 
@@ -161,6 +161,10 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_one(tmp_path, text, l
         ('[cache]\ndir = "state"', 2, "cache.dir"),
         ('[forward]\nupstreams = ["tls://192.0.2.53"]', 2, "forward.upstreams"),
         ('[forward]\nupstreams = ["dns.example.com"]', 2, "forward.upstreams"),
+        ('[server]\nlisten = ["0.0.0.0:53", "127.0.0.1:53"]', 2, "server.listen"),
+        ('[server]\nlisten = ["[::1]:53", "[::]:53"]', 2, "server.listen"),
+        ('[server]\nlisten = ["eth0:53", "[::]:53"]', 2, "server.listen"),
+        ('[server]\nlisten = ["0.0.0.0:53"]\n[web]\nlisten = "127.0.0.1:53"', 4, "web.listen"),
         ('[web]\nlisten = "9353"', 2, "web.listen"),
         ('[web]\nlisten = "localhost:9353"', 2, "web.listen"),
         ('[log]\nlevel = "loud"', 2, "log.level"),
@@ -179,6 +183,50 @@ def test_a_wrong_value_is_an_error_with_file_line_key_and_remedy(tmp_path, text,
     assert (error.line, error.key) == (line, key)
     assert error.what
     assert error.remedy
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        '"0.0.0.0:53", "[::]:53"',
+        '"0.0.0.0:53", "127.0.0.1:5353"',
+        '"0.0.0.0:53", "[::1]:53"',
+        '"eth0:53", "127.0.0.1:53"',
+    ],
+)
+def test_addresses_that_do_not_overlap_are_good(tmp_path, listen):
+    config = load(written(tmp_path, f'[server]\nlisten = [{listen}]\n[web]\nlisten = "127.0.0.1:9353"'), {})
+
+    assert len(config.server.listen) == 2
+
+
+def test_a_file_at_the_usual_place_has_to_stay_once_it_was_read(tmp_path):
+    usual = tmp_path / "nacosdns.toml"
+    source = Source(None, {}, str(usual))
+    defaults = source.read()
+    usual.write_text("[server]\nfronts = 3")
+    found = source.read()
+    usual.unlink()
+
+    assert (defaults.server.fronts, found.server.fronts) == (1, 3)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        source.read()
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "place"),
+    [
+        ('[cache]\ndir = "/a"\n[server', {}, "/a"),
+        ('cache.dir = "/a"\n= 3', {}, "/a"),
+        ('[cache]\ndir = "/a"', {"NACOSDNS_CACHE_DIR": "/b"}, "/b"),
+        ("[cache]\ndir = /a", {}, "/var/lib/nacosdns"),
+        ("[cache]\ndir = 3", {}, "/var/lib/nacosdns"),
+        ("\0", {}, "/var/lib/nacosdns"),
+    ],
+)
+def test_the_state_directory_is_read_alone_where_the_rest_is_bad(tmp_path, text, environ, place):
+    assert cache_dir_alone(written(tmp_path, text), environ) == place
+    assert cache_dir_alone(str(tmp_path / "none"), {}) == "/var/lib/nacosdns"
 
 
 def test_a_missing_file_says_how_to_name_one(tmp_path):

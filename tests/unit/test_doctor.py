@@ -20,7 +20,9 @@ from nacosdns.core.facts import (
     Nss,
     ResolvFile,
     Secret,
+    Services,
     Setting,
+    StaticFile,
     System,
     Upstreams,
     UpstreamState,
@@ -74,6 +76,11 @@ def test_a_good_host_has_only_good_findings_and_each_part_of_it_has_one():
     }
 
 
+def finding(name: str, facts: Facts, setting: Setting = SETTING) -> Finding:
+    (found,) = [one for one in judge(facts, setting) if one.id == name]
+    return found
+
+
 UP, DOWN, LOOP = (
     UpstreamState(address=f"192.0.2.{n}:53", health=health) for n, health in enumerate(("up", "down", "loop"))
 )
@@ -87,6 +94,11 @@ CASES = [
     ("bridge", {"failed": ("the keeper: the keeper is down",)}, "bridge.parts", "error"),
     ("bridge", {"store_error": "No space left on device"}, "bridge.store", "error"),
     ("bridge", {"namespaces": (LATE,)}, "nacos.connected", "error"),
+    ("bridge", {"reload_refused": "line 3: no such key", "reload_s": 4.0}, "bridge.reload", "error"),
+    ("bridge", {"upgrade_failed": "it does not import"}, "bridge.upgrade", "error"),
+    ("bridge", {"web_phase": "down"}, "bridge.web", "warning"),
+    ("bridge", {"web_fault": "127.0.0.1:9353 is taken", "web_phase": "down"}, "bridge.web", "warning"),
+    ("bridge", {"protected": 6}, "nacos.protection", "warning"),
     ("bridge", {"store_failures": 3}, "bridge.store", "warning"),
     ("bridge", {"brake_s": 12.0}, "nacos.brake", "warning"),
     ("bridge", {"upstreams": (UP, LOOP)}, "forward.loop", "error"),
@@ -96,6 +108,10 @@ CASES = [
     ("bridge", {"files_max": 256}, "limits.files", "warning"),
     ("upstreams", {"servers": (), "ourselves": ("127.0.0.1",)}, "forward.upstreams", "error"),
     ("upstreams", {"servers": (), "path": ""}, "forward.upstreams", "error"),
+    ("upstreams", {"asked": {"192.0.2.1": "Connection refused"}}, "forward.upstreams", "error"),
+    ("upstreams", {"asked": {"192.0.2.1": "NOERROR", "192.0.2.2": "REFUSED"}}, "forward.upstreams", "warning"),
+    ("upstreams", {"looping": ("127.0.0.1:53",), "named": ("127.0.0.1:53",)}, "forward.loop", "error"),
+    ("disk", {"damaged": ("/var/lib/nacosdns/cache.db.damaged-1",)}, "disk.damaged", "warning"),
     ("disk", {"exists": False}, "disk.dir", "warning"),
     ("disk", {"read_only": True}, "disk.writable", "error"),
     ("disk", {"writable": False}, "disk.writable", "error"),
@@ -115,7 +131,9 @@ CASES = [
     ("guard", {"runs": False}, "guard.runs", "warning"),
     ("resolv", {"kind": "missing", "servers": ()}, "resolv.file", "warning"),
     ("resolv", {"immutable": True}, "resolv.immutable", "warning"),
-    ("nacos", {"login_error": "refuses the user"}, "nacos.login", "error"),
+    ("nacos", {"login_error": "refuses the user", "login_fault": "refused"}, "nacos.login", "error"),
+    ("nacos", {"login_error": "answers with status 404", "login_fault": "path"}, "nacos.login", "error"),
+    ("nacos", {"login_error": "cannot be asked", "login_fault": "down"}, "nacos.login", "warning"),
 ]
 
 
@@ -137,6 +155,7 @@ def test_one_thing_that_is_wrong_is_one_finding_with_what_to_do(part, changes, n
         ({"http_error": "refused", "grpc_error": "refused"}, "nacos.reachable", "error"),
         ({"grpc_error": "port 9848 does not answer"}, "nacos.grpc", "error"),
         ({"http_error": "does not answer"}, "nacos.http", "warning"),
+        ({"http_error": "speaks no HTTP", "grpc_error": "refused", "http_port": 7848}, "nacos.reachable", "error"),
     ],
 )
 def test_what_a_server_of_nacos_does_not_do_is_told_apart(server, name, severity):
@@ -203,9 +222,7 @@ def test_a_brake_and_a_fight_name_the_command_that_ends_them():
 
 def test_many_services_without_a_name_are_counted_and_a_few_named():
     rows = tuple((f"public/DEFAULT_GROUP/{number:070}", "over 63 bytes") for number in range(9))
-    found = next(
-        one for one in judge(msgspec.structs.replace(GOOD, unnameable=rows), SETTING) if one.id == "services.unnameable"
-    )
+    found = finding("services.unnameable", msgspec.structs.replace(GOOD, services=Services(unnameable=rows)))
 
     assert "9 services" in found.seen
     assert "and 4 more" in found.seen
@@ -238,6 +255,152 @@ def test_a_bridge_that_may_not_be_asked_is_not_called_dead():
 
     assert wrong(facts) == [("bridge.running", "warning")]
     assert next(one for one in judge(facts, SETTING) if one.id == "bridge.running").todo == "run doctor as root"
+
+
+@pytest.mark.parametrize(
+    ("fault", "has", "has_not"),
+    [
+        ("refused", "password_file", "context_path"),
+        ("path", "context_path", "password"),
+        ("down", "reachable", "correct"),
+    ],
+)
+def test_a_login_that_fails_is_advised_by_why_it_fails(fault: str, has: str, has_not: str):
+    found = finding("nacos.login", having("nacos", login_error="why", login_fault=fault))
+
+    assert has in found.todo
+    assert has_not not in found.todo
+
+
+NO_ANSWER = {"servers": (NacosServer(name="10.0.0.5:8848", http_error="refused", grpc_error="refused"),)}
+NO_LOGIN = {"login_error": "refuses the user", "login_fault": "refused"}
+
+
+@pytest.mark.parametrize(
+    ("nacos", "todo"), [({}, "namespace exists"), (NO_ANSWER, "10.0.0.5:8848"), (NO_LOGIN, "nacos.login")]
+)
+def test_namespaces_that_are_not_connected_are_one_finding_behind_its_cause(nacos: dict[str, object], todo: str):
+    names = tuple(Namespace(name=name, connected=False, error="cannot be reached") for name in ("public", "dev", "qa"))
+    facts = msgspec.structs.replace(having("nacos", **nacos), bridge=having("bridge", namespaces=names).bridge)
+    wrongs = [one for one in judge(facts, SETTING) if one.severity is not Severity.OK]
+
+    assert wrongs[-1].id == "nacos.connected"
+    assert "3 namespaces not connected (public, dev, qa): cannot be reached" in wrongs[-1].seen
+    assert todo in wrongs[-1].todo
+    assert len(wrongs) == (2 if nacos else 1)
+
+
+def test_what_is_protected_is_named_with_both_ways_out():
+    facts = msgspec.structs.replace(
+        having("bridge", protected=1), services=Services(protected=("orders.nacos. (empty)",))
+    )
+    found = finding("nacos.protection", facts)
+
+    assert found.seen == "1 service is answered otherwise than Nacos said last: orders.nacos. (empty)"
+    assert "cache flush NAME" in found.todo
+    assert found.command == "nacosdns services"
+
+
+@pytest.mark.parametrize(
+    ("why", "todo"),
+    [
+        ("namespace 'a63' is not in the configuration", "[namespaces]"),
+        ("'configuration' has 70 bytes; a part of a name holds 63", "at most 63 bytes"),
+        ("it reads as a name with a prefix (_PORT._tcp, _grpc_config)", "no prefix"),
+        ("its name would have over 255 bytes, or an alias or another zone hides it", "shorter"),
+        ("its service or group is empty", "a service and a group"),
+    ],
+)
+def test_a_service_without_a_name_is_advised_by_the_reason(why: str, todo: str):
+    facts = msgspec.structs.replace(GOOD, services=Services(unnameable=(("public/G/s", why),)))
+    found = finding("services.unnameable", facts)
+
+    assert found.seen == f"no DNS name leads to 1 service (public/G/s: {why})"
+    assert todo in found.todo
+
+
+def test_a_static_file_is_good_or_said_with_its_fault():
+    good = msgspec.structs.replace(GOOD, static_file=StaticFile(path="/etc/s.toml"))
+    bad = msgspec.structs.replace(GOOD, static_file=StaticFile(path="/etc/s.toml", error="/etc/s.toml:3: no"))
+
+    assert wrong(good) == []
+    assert wrong(bad) == [("static.file", "error")]
+    assert "/etc/s.toml:3: no" in finding("static.file", bad).seen
+
+
+def test_a_file_that_is_refused_while_the_bridge_runs_is_an_error():
+    assert wrong(msgspec.structs.replace(GOOD, config_error="n.toml:3: no")) == [("config.file", "error")]
+
+
+def test_an_upstream_that_the_bridge_left_out_as_itself_is_a_loop_only_where_it_was_named():
+    facts = having("bridge", left_out=(("0.0.0.0:53", "that is ourselves"),))
+
+    assert wrong(facts) == []
+    assert wrong(facts, Setting(upstreams=("0.0.0.0:53", "192.0.2.1"))) == [("forward.loop", "error")]
+
+
+def test_what_upstreams_said_of_the_root_is_shown_and_servfail_is_no_fault_of_a_site_without_internet():
+    facts = having("upstreams", asked={"192.0.2.1": "SERVFAIL"})
+
+    assert wrong(facts) == []
+    assert "192.0.2.1 (says SERVFAIL)" in finding("forward.upstreams", facts).seen
+
+
+def test_who_has_the_port_of_web_is_named_unless_that_is_us():
+    holder = Holder(kind="tcp", address="127.0.0.1", pid=77, name="prometheus")
+    facts = msgspec.structs.replace(having("bridge", web_phase="down"), web_holders=(holder,))
+    own = msgspec.structs.replace(facts, web_holders=(msgspec.structs.replace(holder, pid=12),))
+
+    assert "prometheus (pid 77)" in finding("bridge.web", facts).seen
+    assert "web.listen" in finding("bridge.web", facts).todo
+    assert "prometheus" not in finding("bridge.web", own).seen
+
+
+def test_many_javas_are_one_finding_with_their_pids():
+    jvms = (*(Jvm(pid=pid) for pid in range(1, 8)), Jvm(pid=9, ttl_s=60, source="-D"), Jvm(pid=10, ttl_s=1))
+    facts = msgspec.structs.replace(GOOD, jvms=jvms)
+    late, soon = [one for one in judge(facts, SETTING) if one.id == "java.ttl"]
+
+    assert (
+        "(pid 1, 2, 3, 4, 5, and 2 more) keeps every address 30 s; java (pid 9) keeps every address 60 s" in late.seen
+    )
+    assert "pid 10" in soon.seen
+    assert wrong(facts) == [("java.ttl", "warning")]
+
+
+def test_where_ipv6_is_off_the_entry_to_take_out_is_named():
+    assert '"[::1]:53"' in finding("bridge.listen", having("bridge", missing=("[::1]:53",))).todo
+    assert "IPv6" not in finding("bridge.listen", having("bridge", missing=("10.9.9.9:53",))).todo
+
+
+@pytest.mark.parametrize(
+    ("writers", "maker", "todo", "command"),
+    [
+        ((("dhclient", 812),), "", "dhclient (pid 812)", ""),
+        ((), "NetworkManager", "the file says NetworkManager", ""),
+        ((), "", "kernel", "auditctl -w /etc/resolv.conf -p wa"),
+    ],
+)
+def test_who_fights_for_resolv_conf_is_named_or_how_to_find_it(writers, maker: str, todo: str, command: str):
+    fought = having("guard", fought_s=20.0)
+    resolv = msgspec.structs.replace(fought.resolv, maker=maker, ours=False)
+    found = finding("guard.fight", msgspec.structs.replace(fought, writers=writers, resolv=resolv))
+
+    assert todo in found.todo
+    assert found.command == command
+
+
+def test_in_a_container_with_the_bridge_inside_an_empty_file_is_no_fault_and_a_foreign_one_is_for_the_guard():
+    inside = having("system", container="docker", systemd=False)
+    empty = msgspec.structs.replace(inside, resolv=ResolvFile(kind="missing", servers=()))
+    foreign = msgspec.structs.replace(
+        inside, resolv=ResolvFile(servers=("192.0.2.1",)), answers={"192.0.2.1": "NXDOMAIN"}
+    )
+    ours = finding("resolv.ours", foreign)
+
+    assert wrong(empty) == [("resolv.file", "warning")]
+    assert ours.command == "nacosdns resolvconf guard"
+    assert "--dns" not in ours.todo
 
 
 def test_nscd_that_keeps_no_hosts_is_good():

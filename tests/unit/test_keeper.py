@@ -155,3 +155,63 @@ def test_what_was_removed_while_the_disk_was_full_leaves_the_disk_later() -> Non
         assert list(world.disk.services) == [key("other")]
 
     play(script)
+
+
+def test_each_other_spelling_of_a_known_service_is_asked_for_once_a_catalogue_read_and_strangers_are_not() -> None:
+    async def script(world: World) -> None:
+        world.registry.truth.update(dict.fromkeys(map(key, ("orders", "sole", "OTHER", "Other")), ONE))
+        world.registry.catalogue_only |= {key("ORDERS"), key("Orders")}
+        await asyncio.sleep(1)
+        world.join()
+        world.keeper.received(world.link, Lookup((key("orders"), key("OrDeRs"))))
+        await asyncio.sleep(1)
+        world.registry.calls.clear()
+        await asyncio.sleep(600)
+        reads = sum(call.startswith("list") for call in world.registry.calls)
+        asked = [call for call in world.registry.calls if call.startswith("query") and call != "query orders"]
+
+        assert reads > 5
+        assert set(asked) == {"query ORDERS", "query Orders"}
+        assert len(asked) == 2 * reads
+
+    play(script, bare=True)
+
+
+def test_a_spelling_that_the_catalogue_lists_without_instances_asks_for_no_further_read() -> None:
+    async def script(world: World) -> None:
+        world.registry.truth[key("orders")] = ONE
+        world.registry.catalogue_only.add(key("Orders"))
+        await asyncio.sleep(1)
+        world.join()
+        world.keeper.received(world.link, Lookup((key("orders"),)))
+        await asyncio.sleep(400)
+
+        assert sum(call.startswith("list") for call in world.registry.calls) == 1
+
+    play(script)
+
+
+def test_a_static_service_is_not_hidden_behind_another_spelling() -> None:
+    async def script(world: World) -> None:
+        world.registry.truth[key("Orders")] = ONE
+        world.keeper.set_static({key("orders"): (Instance("10.0.0.9", 80),)})
+        await asyncio.sleep(200)
+
+        assert "query Orders" not in world.registry.calls
+
+    play(script, bare=True)
+
+
+def test_a_question_for_a_name_that_the_catalogue_still_lists_and_that_is_gone_has_it_read_again() -> None:
+    async def script(world: World) -> None:
+        world.registry.truth[key("orders")] = ONE
+        await asyncio.sleep(1)
+        world.registry.truth.clear()
+        world.join()
+        world.keeper.received(world.link, Lookup((key("orders"),)))
+        await asyncio.sleep(100)
+
+        assert world.link.outcomes() == ["missing"]
+        assert sum(call.startswith("list") for call in world.registry.calls) == 2
+
+    play(script)

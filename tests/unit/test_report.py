@@ -31,3 +31,28 @@ def test_a_flush_that_found_nothing_says_so(services: list[str], externals: list
 
     assert report.let_go(answer) == let_go
     assert report.flushed(answer).startswith("nothing to flush") != let_go
+
+
+def test_a_flush_says_in_words_what_ended() -> None:
+    services = ["public/DEFAULT_GROUP/orders", "public/DEFAULT_GROUP/Orders", "public/DEFAULT_GROUP/old"]
+    keeper = {
+        "name": "orders",
+        "services": services,
+        "ended": dict(zip(services, ("empty", "none", "none"), strict=True)),
+        "forgotten": services[2:],
+    }
+    said = report.flushed({"keeper": keeper, "fronts": {"0": {"externals": 0}, "1": {"externals": 2}}}).splitlines()
+
+    assert len(said) == 4
+    assert said[0].startswith(f"{services[0]}: its protection (empty) ended")
+    assert said[1].startswith(f"{services[1]}: it was not protected")
+    assert said[2].startswith(f"{services[2]}: forgotten")
+    assert said[3] == "front 1 forgot 2 kept answers of outside names"
+
+
+def test_a_static_service_is_not_called_unconfirmed() -> None:
+    service = {"namespace": "public", "group": "G", "service": "s", "source": "static", "instances": []}
+    said = report.ask({"name": "s.nacos.", "type": "A", "rcode": "NOERROR", "service": service})
+
+    assert "never" not in said
+    assert "from the configuration" in said

@@ -215,11 +215,18 @@ def test_the_catalogue_is_read_at_start_and_after_misses_once_a_minute_at_most()
     assert all(41 <= gap <= 79 for gap in gaps)
 
 
-def test_without_misses_only_zones_with_bare_names_read_the_catalogue_again() -> None:
+def test_without_misses_only_zones_with_bare_names_read_the_catalogue_every_minute() -> None:
     plain, bare = made(), made(bare=frozenset({("public", "DEFAULT_GROUP")}))
 
     assert kinds(run(plain, BOOT, 600, 0.5))[Kind.CATALOGUE] == 1
     assert 7 <= kinds(run(bare, BOOT, 600, 0.5))[Kind.CATALOGUE] <= 15
+
+
+def test_while_a_service_is_wanted_the_catalogue_is_read_every_ten_minutes_for_other_spellings() -> None:
+    schedule = made()
+    live(schedule, "orders")
+
+    assert 4 <= kinds(run(schedule, BOOT, 3000, 1.0))[Kind.CATALOGUE] <= 6
 
 
 def test_an_idle_subscription_ends_and_a_preloaded_one_does_not() -> None:

@@ -18,6 +18,8 @@ FRONTS = 3
 class TakenBridge:
     """A bridge just after new code took its place; a process is ready ``start_s`` after its birth, if it ever is."""
 
+    web_fault = ""
+
     def __init__(self, now: float) -> None:
         self.watch = Watch(FRONTS, now, web=True)
         for slot in self.watch.wards:

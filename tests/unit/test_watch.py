@@ -134,6 +134,29 @@ def test_restarts_wait_longer_each_time_and_never_longer_than_the_limit():
     assert waits == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, DELAY_MAX_S]
 
 
+def test_one_that_finishes_by_itself_is_no_failure_and_starts_again_at_once():
+    play = Play().up()
+    for _ in range(3):
+        play.watch.exited(KEEPER_SLOT, play.now, in_order=True)
+
+        assert Spawn(KEEPER_SLOT) in play.plan()
+        play.ready(KEEPER_SLOT)
+
+    assert play.watch.wards[KEEPER_SLOT].failures == 0
+
+
+def test_what_waits_after_failures_is_tried_at_once_when_it_is_renewed():
+    play = Play().up()
+    for _ in range(6):
+        play.exit(WEB_SLOT)
+        play.after(11.0)
+    waits = Spawn(WEB_SLOT) not in play.exit(WEB_SLOT)
+    play.watch.renew("web")
+
+    assert waits
+    assert Spawn(WEB_SLOT) in play.plan()
+
+
 def test_a_long_life_is_forgiven():
     play = Play().up()
     for _ in range(5):

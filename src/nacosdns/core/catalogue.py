@@ -1,7 +1,8 @@
 """What the catalogue reads listed: which names exist, and how they are really spelled.
 
-Must not know: when it is read (core/schedule.py). Rule: absence here never ends a service (core/services.py decides
-that); it only says that a name which nobody ever saw need not be looked up while look-ups are scarce.
+Must not know: when it is read (core/schedule.py). Rules: absence here never ends a service (core/services.py decides
+that); it only says that a name which nobody ever saw need not be looked up while look-ups are scarce. Which spellings of
+a service are known follows from here, never from the letters of a question: resolvers choose those at random (0x20).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from nacosdns.core.model import ServiceKey
 from nacosdns.core.naming import fold_text
 
 if TYPE_CHECKING:
-    from collections.abc import ItemsView
+    from collections.abc import Collection, ItemsView
 
 FRESH_S = 90.0
 SPELLINGS_MAX = 3
@@ -54,6 +55,14 @@ class Catalogue:
         """Whether the last read lists exactly this spelling."""
         names = self._spellings.get((key.namespace, key.group), {})
         return key.service in names.get(fold_text(key.service), ())
+
+    def unheard(self, namespace: str, group: str, known: Collection[ServiceKey]) -> list[ServiceKey]:
+        """What the last read lists of services that are known, but not in these spellings."""
+        spellings = self._spellings.get((namespace, group), {})
+        held = {key.service for key in known if key.namespace == namespace and key.group == group}
+        folded = dict.fromkeys(map(fold_text, held))
+        names = [name for text in folded for name in spellings.get(text, ()) if name not in held]
+        return [ServiceKey(namespace, group, name) for name in names]
 
     def covers(self, namespace: str, group: str) -> bool:
         """Whether this group was ever read."""

@@ -1,4 +1,6 @@
-"""What is wrong with a host, from facts: the bridge, its neighbours and its machine. Names are core/doctor_names.py.
+"""What is wrong with a host, from facts: the bridge, its neighbours and its machine.
+
+Names are core/doctor_names.py, Nacos and upstreams core/doctor_outside.py.
 
 Must not know: where facts come from. Rules: every finding says what was seen and, when it is not good, what to do; a
 fact that could not be learned is a warning, never silence; the same facts give the same findings in the same order.
@@ -6,15 +8,17 @@ fact that could not be learned is a warning, never silence; the same facts give 
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
-from nacosdns.core import access, doctor_names
+from nacosdns.core import access, doctor_names, doctor_outside
+from nacosdns.core.doctor_outside import some
 from nacosdns.core.finding import Severity, error, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nacosdns.core.facts import Bridge, Disk, Facts, Holder, NacosServer, Setting
+    from nacosdns.core.facts import Bridge, Disk, Facts, Holder, Jvm, Setting
     from nacosdns.core.finding import Finding
 
 CANARY_OLD_S = 3.0
@@ -27,7 +31,7 @@ _INODES_LOW = 0.02
 _UNKEPT, _SHARED = {"tmpfs", "ramfs"}, {"nfs", "nfs4", "cifs", "fuse.sshfs", "9p"}
 _SYSTEMD_PID = 1
 _FILES_BESIDE_TCP = 256  # upstreams, links, listening sockets, database
-_NAMED_MAX = 5
+_JAVA_TTL_MAX_S = 10
 
 
 def judge(facts: Facts, setting: Setting) -> tuple[Finding, ...]:
@@ -51,6 +55,13 @@ def is_wrong(findings: tuple[Finding, ...]) -> bool:
 # The bridge
 
 
+def _config(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    if facts.config_error:
+        seen = f"the file is refused, the next start fails: {facts.config_error}"
+        todo = "correct it; what is said here is of the configuration that the bridge has"
+        yield error("config.file", seen, todo, f"nacosdns check{setting.option}")
+
+
 def _bridge(facts: Facts, setting: Setting) -> Iterator[Finding]:
     bridge = facts.bridge
     if bridge is None:
@@ -72,13 +83,48 @@ def _bridge(facts: Facts, setting: Setting) -> Iterator[Finding]:
         yield error("bridge.canary", f"its own test query was last answered {age}", "see `nacosdns status` and its log")
     else:
         yield ok("bridge.canary", "its own test query is answered through the real socket")
-    if bridge.missing:
-        where = ", ".join(bridge.missing)
-        yield warning("bridge.listen", f"waits for {where}, which this host does not have", "correct server.listen")
+    yield from _missing(bridge)
+    yield from _refused(bridge, setting)
     for part in bridge.failed:
         yield error("bridge.parts", part, "see its log; a part that died is started again by itself")
+    yield from _web(facts, bridge)
     yield from _store(bridge)
-    del setting
+
+
+def _missing(bridge: Bridge) -> Iterator[Finding]:
+    if not bridge.missing:
+        return
+    seen = f"waits for {', '.join(bridge.missing)}, which this host does not have"
+    six = [entry for entry in bridge.missing if entry.startswith("[::1]")]
+    todo = f'IPv6 is off here: take "{six[0]}" out of server.listen' if six else "correct server.listen"
+    yield warning("bridge.listen", seen, todo)
+
+
+def _refused(bridge: Bridge, setting: Setting) -> Iterator[Finding]:
+    """What was to change while it runs, and did not."""
+    if bridge.reload_refused:
+        when = "" if bridge.reload_s is None else f" {bridge.reload_s:.0f} s ago"
+        seen = f"a configuration was refused{when}, the one before is used: {bridge.reload_refused}"
+        todo = "correct it and send SIGHUP: with this one the next start fails"
+        yield error("bridge.reload", seen, todo, f"nacosdns check{setting.option}")
+    if bridge.upgrade_failed:
+        seen = f"the last upgrade failed, the release before runs on: {bridge.upgrade_failed}"
+        todo = "mend the installed release and upgrade again; a start from it may fail too"
+        yield error("bridge.upgrade", seen, todo, f"nacosdns upgrade{setting.option}")
+
+
+def _web(facts: Facts, bridge: Bridge) -> Iterator[Finding]:
+    if bridge.web_phase in {"", "ready"} and not bridge.web_fault:
+        return
+    ours = {bridge.pid, *bridge.children}
+    others = sorted({_who(holder) for holder in facts.web_holders if holder.pid not in ours or not holder.pid})
+    why = f"its port is held by {', '.join(others)}" if others else bridge.web_fault or f"it is {bridge.web_phase}"
+    todo = (
+        "stop that program, or name another port in web.listen"
+        if others
+        else "free its address, or see child.exited in its log"
+    )
+    yield warning("bridge.web", f"no metrics and no health check: {why}", todo)
 
 
 def _store(bridge: Bridge) -> Iterator[Finding]:
@@ -92,104 +138,6 @@ def _store(bridge: Bridge) -> Iterator[Finding]:
 
 def _systemctl(facts: Facts, word: str) -> str:
     return f"systemctl {word} nacosdns" if facts.system and facts.system.systemd else ""
-
-
-def _registry(facts: Facts, setting: Setting) -> Iterator[Finding]:
-    bridge = facts.bridge
-    if bridge is None or bridge.error or not setting.nacos:
-        return
-    for space in bridge.namespaces:
-        if space.connected:
-            path = f"Nacos {space.version or space.generation} at {space.server} by gRPC"
-            yield ok("nacos.connected", f"namespace {space.name}: {path}")
-        else:
-            yield error(
-                "nacos.connected", f"namespace {space.name}: {space.error or 'not connected yet'}", "see nacos.*"
-            )
-    if bridge.brake_s is not None:
-        yield warning(
-            "nacos.brake",
-            f"for {bridge.brake_s:.0f} s Nacos has known much less than before: what vanished is still answered",
-            "see that providers are back; if Nacos is right, accept it",
-            f"nacosdns cache accept{setting.option}",
-        )
-    elif bridge.protected:
-        yield ok("nacos.protection", f"{bridge.protected} services are answered otherwise than Nacos said last")
-
-
-def _unnameable(facts: Facts, setting: Setting) -> Iterator[Finding]:
-    del setting
-    rows = facts.unnameable or ()
-    if rows:
-        names = "; ".join(f"{service}: {why}" for service, why in rows[:_NAMED_MAX])
-        more = f"; and {len(rows) - _NAMED_MAX} more" if len(rows) > _NAMED_MAX else ""
-        seen = f"no DNS name leads to {len(rows)} services ({names}{more})"
-        todo = "register them under names whose parts have at most 63 bytes"
-        yield warning("services.unnameable", seen, todo)
-
-
-def _nacos(facts: Facts, setting: Setting) -> Iterator[Finding]:
-    if facts.nacos is None or not setting.nacos:
-        return
-    for server in facts.nacos.servers:
-        yield _server(server)
-    match facts.nacos.login_error:
-        case None:
-            pass
-        case "":
-            yield ok("nacos.login", "the user of nacos.username can log in")
-        case why:
-            yield error("nacos.login", why, "correct nacos.username and the content of nacos.password_file")
-
-
-def _server(server: NacosServer) -> Finding:
-    name = server.name
-    if server.version.startswith(("0.", "1.")):
-        seen = f"{name} is Nacos {server.version}, which has no gRPC"
-        return error("nacos.generation", seen, "upgrade it to 2.0 or later")
-    if server.http_error and server.grpc_error:
-        return error("nacos.reachable", f"{name} {server.http_error}", "see that it runs and that its name is right")
-    if server.grpc_error:
-        seen = f"{name} answers by HTTP, but not by gRPC 1000 ports above: {server.grpc_error}"
-        return error("nacos.grpc", seen, "open that port between this host and Nacos")
-    if server.http_error:
-        seen = f"{name} answers by gRPC, but not by HTTP: {server.http_error}"
-        return warning("nacos.http", seen, "a login and the version need HTTP; open the port")
-    return ok("nacos.reachable", f"{name}: Nacos {server.version or '(version not told)'}, HTTP and gRPC answer")
-
-
-def _forwarding(facts: Facts, setting: Setting) -> Iterator[Finding]:
-    bridge = facts.bridge
-    if bridge is not None and not bridge.error:
-        loops = [one.address for one in bridge.upstreams if one.health == "loop"]
-        if loops:
-            seen = f"{', '.join(loops)} asks us back: a loop; it is not asked any more"
-            yield error("forward.loop", seen, "let it forward elsewhere, or take it out of forward.upstreams")
-        down = [f"{one.address} ({one.error or one.health})" for one in bridge.upstreams if one.health == "down"]
-        if down and len(down) == len(bridge.upstreams):
-            yield error(
-                "forward.upstreams", f"no upstream answers: {', '.join(down)}", "see the network and the resolvers"
-            )
-            return
-        if down:
-            yield warning("forward.upstreams", f"does not answer: {', '.join(down)}", "see that resolver, or remove it")
-    yield from _upstreams(facts, setting)
-
-
-def _upstreams(facts: Facts, setting: Setting) -> Iterator[Finding]:
-    named = [entry for entry in setting.upstreams if entry != "resolv.conf"]
-    if not setting.upstreams:
-        yield ok("forward.upstreams", "no upstream is wanted: outside names are SERVFAIL")
-    elif facts.upstreams is None or (facts.upstreams.servers or named):
-        servers = [*named, *(facts.upstreams.servers if facts.upstreams else ())]
-        where = f", from {facts.upstreams.path}" if facts.upstreams and facts.upstreams.servers else ""
-        yield ok("forward.upstreams", f"outside names go to {', '.join(servers) or 'resolv.conf'}{where}")
-    elif facts.upstreams.ourselves:
-        seen = f"{facts.upstreams.path} names only ourselves: outside names are SERVFAIL"
-        yield error("forward.upstreams", seen, "write the resolvers of this site into forward.upstreams")
-    else:
-        seen = "no file names an upstream: outside names are SERVFAIL"
-        yield error("forward.upstreams", seen, "write the resolvers of this site into forward.upstreams")
 
 
 # Neighbours
@@ -228,20 +176,28 @@ def _who(holder: Holder) -> str:
 
 
 def _java(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    """One finding of each kind, however many there are."""
     del setting
+    late: dict[str, list[str]] = {}
+    soon: dict[str, list[str]] = {}
     for jvm in facts.jvms or ():
-        who = f"java (pid {jvm.pid})"
+        brief = jvm.ttl_s is not None and 0 <= jvm.ttl_s <= _JAVA_TTL_MAX_S
+        (soon if brief else late).setdefault(_kept(jvm), []).append(str(jvm.pid))
+    if late:
+        seen = "; ".join(f"java (pid {some(pids)}) keeps every address {kept}" for kept, pids in late.items())
         todo = "start it with -Dsun.net.inetaddr.ttl=1, or set networkaddress.cache.ttl=1 in its java.security"
-        also = "; networkaddress.cache.ttl as a -D option has no effect" if jvm.mistaken else ""
-        if jvm.ttl_s is None:
-            kept = "for ever (it has a security manager)" if jvm.security_manager else "30 s"
-            yield warning("java.ttl", f"{who} keeps every address {kept}: changes reach it late{also}", todo)
-        elif jvm.ttl_s < 0:
-            yield warning("java.ttl", f"{who} keeps every address for ever ({jvm.source}){also}", todo)
-        elif jvm.ttl_s > 10:
-            yield warning("java.ttl", f"{who} keeps every address {jvm.ttl_s} s ({jvm.source}){also}", todo)
-        else:
-            yield ok("java.ttl", f"{who} keeps addresses {jvm.ttl_s} s")
+        yield warning("java.ttl", f"changes reach programs late: {seen}", todo)
+    if soon:
+        seen = "; ".join(f"java (pid {some(pids)}) keeps addresses {kept}" for kept, pids in soon.items())
+        yield ok("java.ttl", seen)
+
+
+def _kept(jvm: Jvm) -> str:
+    if jvm.ttl_s is None:
+        kept = "for ever (it has a security manager)" if jvm.security_manager else "30 s"
+    else:
+        kept = f"{'for ever' if jvm.ttl_s < 0 else f'{jvm.ttl_s} s'} ({jvm.source})"
+    return kept + (", and networkaddress.cache.ttl as a -D option has no effect" if jvm.mistaken else "")
 
 
 def _nscd(facts: Facts, setting: Setting) -> Iterator[Finding]:
@@ -278,6 +234,10 @@ def _disk(facts: Facts, setting: Setting) -> Iterator[Finding]:
     else:
         yield ok("disk.writable", f"cache.dir {disk.path} can be written")
     yield _room(disk)
+    if disk.damaged:
+        seen = f"a database was damaged and set aside, what it knew was learned anew: {some(disk.damaged)}"
+        todo = "see store.damaged in the log and the health of the disk; keep the file for a report, or remove it"
+        yield warning("disk.damaged", seen, todo, f"rm {shlex.quote(disk.path)}/cache.db.damaged-*")
     if disk.kind in _UNKEPT:
         seen = f"cache.dir is on {disk.kind}: after a reboot nothing is known until Nacos answers"
         yield warning("disk.kind", seen, "name a directory on a disk in cache.dir")
@@ -379,7 +339,6 @@ def _access(facts: Facts, setting: Setting) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Facts, Setting], Iterator[Finding]], ...] = (
-    *(_bridge, _registry, _unnameable, _nacos, _forwarding),
-    *(_ports, _nscd, _java),
+    *(_config, _bridge, doctor_outside.judge, _ports, _nscd, _java),
     *(_disk, _secret, _machine, _limits, _access),
 )

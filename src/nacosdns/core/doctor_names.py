@@ -21,6 +21,7 @@ SEARCHED_MAX = 3
 TIMEOUT_S = 5  # glibc's own
 NDOTS = 1
 STUB = ("127.0.0.53", "127.0.0.54")
+LIBC_SERVER = "127.0.0.1"  # resolv.conf(5): asked where the file names none
 DOCKER_DNS = "127.0.0.11"
 FOUGHT_RECENTLY_S = 900.0
 _KEEP = "have the guard keep it"
@@ -67,7 +68,7 @@ def _file(resolv: ResolvFile) -> Iterator[Finding]:
 
 def _ours(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Finding]:
     """Whether the first server that programs ask knows our zones."""
-    servers, own = resolv.servers or ("127.0.0.1",), setting.own
+    servers, own = resolv.servers or (LIBC_SERVER,), setting.own
     if servers[0] == own:
         yield ok("resolv.ours", f"programs of this host ask us first, at {own}")
     elif facts.answers.get(servers[0]) == "zone":
@@ -77,20 +78,21 @@ def _ours(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Findin
     elif own:
         behind = f"{own} stands behind {servers[0]}" if own in servers else f"{own} is not in {resolv.path}"
         seen = f"{behind}: programs of this host do not find {setting.zones[0]}"
-        yield error("resolv.ours", seen, _advice(facts, resolv), _unless_contained(facts, setting), fix="resolv.conf")
+        command = "" if _contained(facts) else _guard_command(setting)
+        yield error("resolv.ours", seen, _advice(facts, resolv), command, fix="resolv.conf")
     if own in servers[SERVERS_READ:]:
         yield error("resolv.ours", f"{own} is after the third server, where libc does not look", "put it first")
 
 
-def _unless_contained(facts: Facts, setting: Setting) -> str:
-    """The guard helps where the bridge runs: in a container only when that runs there too."""
+def _contained(facts: Facts) -> str:
+    """Which container the bridge is outside of; "" where it runs here, or this is none: there the guard helps."""
     runs = facts.bridge is not None and not facts.bridge.error
-    return _guard_command(setting) if runs or not (facts.system and facts.system.container) else ""
+    return facts.system.container if facts.system and not runs else ""
 
 
 def _advice(facts: Facts, resolv: ResolvFile) -> str:
     """How the address comes in and stays there, by who makes the file."""
-    container = facts.system.container if facts.system else ""
+    container = _contained(facts)
     if container in {"docker", "podman"}:
         return f"start the container with --dns ADDRESS, an address where the bridge listens for {container}"
     if container == "kubernetes":
@@ -178,8 +180,7 @@ def _guard(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Findi
         return
     if guard.fought_s is not None and guard.fought_s < FOUGHT_RECENTLY_S:
         seen = f"{guard.fought_s:.0f} s ago the guard gave {resolv.path} up for a while: another program writes it again and again"
-        todo = f"find it ({resolv.maker or 'dhclient, cloud-init, a VPN'}) and let it name us or leave the file alone"
-        yield error("guard.fight", seen, todo)
+        yield error("guard.fight", seen, *_fighters(facts, resolv))
     if guard.runs:
         yield ok("guard.runs", "the guard runs")
     elif setting.guard:
@@ -193,11 +194,24 @@ def _guard(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Findi
         yield warning("guard.runs", seen, "start it again, or give the file back", command)
 
 
+def _fighters(facts: Facts, resolv: ResolvFile) -> tuple[str, str]:
+    """Who may have written it, by what stands in it and what runs here; else how the kernel tells, as todo and command."""
+    running = ", ".join(f"{name} (pid {pid})" for name, pid in facts.writers)
+    said = f"the file says {resolv.maker}; " if resolv.maker and not resolv.ours else ""
+    if running:
+        return f"{said}running here and known to write it: {running}: let it name us, or leave the file alone", ""
+    if said:
+        return f"{said}let it name us, or leave the file alone", ""
+    todo = "no program known for it runs now: have the kernel note who writes (then: ausearch -f resolv.conf)"
+    return todo, f"auditctl -w {resolv.path} -p wa"
+
+
 def _container(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Finding]:
     container = facts.system.container if facts.system else ""
     if not container:
         return
-    good = bool(resolv.servers) and (resolv.servers[0] == setting.own or facts.answers.get(resolv.servers[0]) == "zone")
+    first = resolv.servers[0] if resolv.servers else LIBC_SERVER
+    good = first == setting.own or facts.answers.get(first) == "zone"
     if good:
         yield ok("host.container", f"this is a container ({container}), and its first server knows our zone")
     elif DOCKER_DNS in resolv.servers:

@@ -59,11 +59,18 @@ class Guard(_Facts, frozen=True):
 
 
 class Upstreams(_Facts, frozen=True):
-    """The file that "resolv.conf" means as an upstream, and its servers that are not ourselves."""
+    """The file that "resolv.conf" means as an upstream, and its servers that are not ourselves.
+
+    ``named`` are the entries of forward.upstreams itself, ``looping`` those of them that are ourselves. ``asked``: what each
+    server did when it was asked for the servers of the root: the name of an rcode, or why there was no reply.
+    """
 
     path: str = ""
     servers: tuple[str, ...] = ()
     ourselves: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    looping: tuple[str, ...] = ()
+    asked: dict[str, str] = {}
 
 
 class Nss(_Facts, frozen=True):
@@ -115,7 +122,7 @@ class System(_Facts, frozen=True):
 
 
 class Disk(_Facts, frozen=True):
-    """cache.dir and its file system."""
+    """cache.dir and its file system; ``damaged`` are the databases that were set aside there."""
 
     path: str
     exists: bool = True
@@ -125,6 +132,7 @@ class Disk(_Facts, frozen=True):
     free_bytes: int = 1 << 40
     free_part: float = 1.0
     inodes_part: float = 1.0
+    damaged: tuple[str, ...] = ()
 
 
 class Secret(_Facts, frozen=True):
@@ -135,20 +143,36 @@ class Secret(_Facts, frozen=True):
     error: str = ""
 
 
+class StaticFile(_Facts, frozen=True):
+    """static_file; ``error`` says why it is refused ("" when it is good)."""
+
+    path: str
+    error: str = ""
+
+
 class NacosServer(_Facts, frozen=True):
-    """One server, asked by us: its version, and why HTTP or gRPC did not answer ("" when they did)."""
+    """One server, asked by us: its version, and why HTTP or gRPC did not answer ("" when they did).
+
+    ``http_port`` is not 0 when the port that is named speaks gRPC: the one that should have been named.
+    """
 
     name: str
     version: str = ""
     http_error: str = ""
     grpc_error: str = ""
+    http_port: int = 0
 
 
 class Nacos(_Facts, frozen=True):
-    """All servers, and why a login failed; ``login_error`` is None when there is no user."""
+    """All servers, and why a login failed; ``login_error`` is None when there is no user.
+
+    ``login_fault``: ``refused`` by its word, ``path`` when no login is found below nacos.context_path, ``down`` when none
+    could be tried.
+    """
 
     servers: tuple[NacosServer, ...] = ()
     login_error: str | None = None
+    login_fault: str = ""
 
 
 class Namespace(_Facts, frozen=True):
@@ -171,7 +195,11 @@ class UpstreamState(_Facts, frozen=True):
 
 
 class Bridge(_Facts, frozen=True):
-    """The running bridge; ``error`` says why its control socket did not answer, ``denied`` that it may well run."""
+    """The running bridge; ``error`` says why its control socket did not answer, ``denied`` that it may well run.
+
+    ``reload_s``: how long ago a configuration was refused. ``web_phase`` is how far the web part is, "" without one;
+    ``web_fault`` why it is not even started.
+    """
 
     error: str = ""
     denied: bool = False
@@ -190,10 +218,26 @@ class Bridge(_Facts, frozen=True):
     store_failures: int = 0
     buffer_bytes: int = 0
     files_max: int = 0
+    reload_refused: str = ""
+    reload_s: float | None = None
+    upgrade_failed: str = ""
+    web_phase: str = ""
+    web_fault: str = ""
+
+
+class Services(_Facts, frozen=True):
+    """What the bridge says of its services: those that no name leads to, with the reason, and those that are protected."""
+
+    unnameable: tuple[tuple[str, str], ...] = ()
+    protected: tuple[str, ...] = ()
 
 
 class Facts(_Facts, frozen=True):
-    """Everything. ``answers``: what each server of resolv.conf said when asked for our zone: zone, silent or an rcode."""
+    """Everything. ``answers``: what each server of resolv.conf said when asked for our zone: zone, silent or an rcode.
+
+    ``config_error``: why the configuration file is refused, when the running bridge told the one it has instead.
+    ``web_holders`` have the port of web.listen; ``writers`` are running programs known to write resolv.conf, with a pid.
+    """
 
     resolv: ResolvFile | None = None
     guard: Guard | None = None
@@ -208,5 +252,9 @@ class Facts(_Facts, frozen=True):
     secret: Secret | None = None
     nacos: Nacos | None = None
     bridge: Bridge | None = None
-    unnameable: tuple[tuple[str, str], ...] | None = None
+    services: Services | None = None
+    static_file: StaticFile | None = None
+    web_holders: tuple[Holder, ...] = ()
+    writers: tuple[tuple[str, int], ...] = ()
+    config_error: str = ""
     unknown: dict[str, str] = {}

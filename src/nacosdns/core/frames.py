@@ -86,11 +86,12 @@ class Names(Frame, frozen=True):
 
 
 class Reachable(Frame, frozen=True):
-    """Keeper to front: whether the registry answers for this namespace."""
+    """Keeper to front: whether the registry answers for this namespace, and what it or we complain of, for people."""
 
     namespace: str
     up: bool
     settled: bool = True
+    problem: str = ""
 
 
 class External(msgspec.Struct, frozen=True, array_like=True, gc=False):

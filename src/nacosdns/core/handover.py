@@ -88,7 +88,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
     ``sockets``, ``link``, ``control``, ``pages`` and children name descriptors. ``directory`` is where the Unix sockets are. ``pages`` are of slots without a child,
     our own among them. ``counters`` is the layout of the counters. ``config`` and ``password`` are as ``Checked`` has them
-    (as the old code has them, when it is only to be checked).
+    (as the old code has them, when it is only to be checked); ``config_file`` must be there to be read again.
     """
 
     version: int = VERSION
@@ -101,6 +101,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     control_group: str
     web_listen: str
     user: str = ""
+    config_file: str = ""
     fronts: int
     sockets: tuple[HeldPair, ...]
     late: tuple[tuple[str, int], ...] = ()

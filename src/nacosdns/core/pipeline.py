@@ -15,7 +15,7 @@ from nacosdns.core import answers, dnsname, dnsrecord
 from nacosdns.core.book import service_id, service_of
 from nacosdns.core.composing import CANARY, Composer, Reply
 from nacosdns.core.metrics import query_cell
-from nacosdns.core.model import Answer, Query, Rcode, Record, RecordType, ServiceKey, Source, Zone
+from nacosdns.core.model import DEFAULT_NAMESPACE, Answer, Query, Rcode, Record, RecordType, ServiceKey, Source, Zone
 from nacosdns.core.naming import (
     WHY_NOTHING,
     ZONE_BYTES_MAX,
@@ -53,6 +53,7 @@ UNSURE_S = 1.0  # the same while what it rests on may change without a word abou
 _CANARY_ZONE = Zone(name=CANARY)
 _TRANSFERS = frozenset({RecordType.AXFR, RecordType.IXFR})
 _META_TYPES = frozenset({RecordType.OPT, *range(128, RecordType.ANY)})  # no data has them (RFC 6895 3.1)
+NEVER_ANSWERED = _META_TYPES | _TRANSFERS
 
 
 class Forward(msgspec.Struct, frozen=True, gc=False):
@@ -319,7 +320,7 @@ class Pipeline:
             return self._say.negative(query, zone, Rcode.NOERROR)
         if wanted:
             return Lookup(tuple(dict.fromkeys(wanted))[:3], self._settings.lookup_s)
-        self.why.append("the registry does not know this service")
+        self.why.append("the registry names no instance of this service: none is registered, or none is enabled")
         return self._say.negative(query, zone, Rcode.NXDOMAIN, target.candidates[0].asked)
 
     def _rechecks_later(self, target: ServiceName, candidate: Candidate, missed_at: float, now: float) -> bool:
@@ -467,6 +468,12 @@ class Pipeline:
     def is_down(self, namespace: str) -> bool:
         """Whether the registry is known to be away."""
         return namespace in self._down
+
+    def namespace_of(self, query: Query) -> str:
+        """The namespace of the service that the name may mean; the default one when it means none."""
+        target = self._names.resolve(query.labels)
+        zone = target.bare_zone if isinstance(target, Outside) else None
+        return target.namespace if isinstance(target, ServiceName) else zone.namespace if zone else DEFAULT_NAMESPACE
 
     def is_outside(self, query: Query) -> bool:
         """Whether the name lies outside every zone."""

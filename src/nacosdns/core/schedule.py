@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from enum import Enum
 from heapq import heappop, heappush
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,6 +31,8 @@ KNOWN_WAITING_MAX = 2000
 UNKNOWN_WAITING_MAX = 40
 LIFE_S = 10.0
 CATALOGUE_S = 60.0
+CATALOGUE_IDLE_S = 540.0
+"""So much longer a read may wait that nothing calls for, while services are wanted: they may be spelled anew."""
 PULL_FACTOR_S = 4.0
 PULLS_APART_S = 10.0
 """Pulls that are due are made together: a thread of gRPC that was woken wakes some 20 times more until it rests."""
@@ -333,11 +336,16 @@ class Schedule:
 
     def _take_catalogue(self, actions: list[Action], now: float) -> None:
         for group in list(self._catalogue_at):
-            wanted = group in self._catalogue_wanted or group in self._settings.bare
-            if wanted and now >= self._catalogue_at[group] and self._up(group[0]):
+            if self._up(group[0]) and now >= self._catalogue_due(group):
                 self._catalogue_wanted.pop(group, None)
                 self._catalogue_at[group] = now + CATALOGUE_S * (0.7 + 0.6 * self._rng.random())
                 actions.append(Action(Kind.CATALOGUE, ServiceKey(group[0], group[1], "")))
+
+    def _catalogue_due(self, group: tuple[str, str]) -> float:
+        at = self._catalogue_at[group]
+        if group in self._catalogue_wanted or group in self._settings.bare:
+            return at
+        return at + CATALOGUE_IDLE_S if self._wanted else inf
 
     def _sweep(self, now: float) -> None:
         """Ends idle subscriptions; looks once in a tenth of the idle time."""
@@ -396,11 +404,7 @@ class Schedule:
             times.append(now + self._rereads.wait_s(now))
         for key in list(self._to_reread)[:1]:
             times.append(max(self._clients[key.namespace].rereads_from, now + self._rereads.wait_s(now)))
-        times += [
-            at
-            for group, at in self._catalogue_at.items()
-            if self._up(group[0]) and (group in self._catalogue_wanted or group in self._settings.bare)
-        ]
+        times += [self._catalogue_due(group) for group in self._catalogue_at if self._up(group[0])]
         return min(times)
 
     def subscribed(self) -> list[ServiceKey]:

@@ -90,6 +90,10 @@ class Services:
         """All at this moment; made in one go, for there may be many."""
         return list(self) if self._static else [*self._beliefs, *self._resting]
 
+    def registered(self) -> list[ServiceKey]:
+        """Those that the registry told of and no static entry hides."""
+        return [key for part in (self._beliefs, self._resting) for key in part if key not in self._static]
+
     def count(self) -> int:
         """How many services are known, static ones among them."""
         return len(self) + sum(1 for key in self._static if not self._is_registered(key))

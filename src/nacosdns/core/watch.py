@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 JUDGE_S = 0.25
 LATE_S = 0.5
 HANGING_S = {"front": 1.0, "keeper": 10.0, "web": 10.0}
+DOUBTFUL_S = 3.0
+"""A heartbeat of this age is shown as one that hangs: every child has one each second at the latest."""
 START_DEADLINE_S = 30.0
 DRAIN_S = 2.0
 DRAIN_GRACE_S = 1.0
@@ -150,8 +152,15 @@ class Watch:
             self._forget(self.wards[WEB_SLOT])
 
     def renew(self, role: str) -> None:
-        """Every process of this role is to be replaced by one that is born anew, fronts one by one."""
+        """Every process of this role is to be replaced by one that is born anew, fronts one by one.
+
+        What waits after failures is tried at once: what it failed for may have changed.
+        """
         self._generations[role] += 1
+        for ward in self._of(role):
+            if ward.phase is Phase.DOWN and ward.failures:
+                ward.failures = 0
+                ward.due_at = ward.since
 
     def spawned(self, slot: int, now: float) -> None:
         """The process for this slot was started."""
@@ -174,10 +183,10 @@ class Watch:
             ward.phase = Phase.READY
             self._first_front(ward)
 
-    def exited(self, slot: int, now: float) -> None:
-        """The process is gone, for whatever reason; or it could not be started."""
+    def exited(self, slot: int, now: float, *, in_order: bool = False) -> None:
+        """The process is gone, for whatever reason; or it could not be started. ``in_order``: it finished by itself."""
         ward = self.wards[slot]
-        asked = ward.phase is Phase.DRAINING
+        asked = in_order or ward.phase is Phase.DRAINING
         if now - ward.since >= LONG_LIFE_S:
             ward.failures = 0
         ward.due_at = now if asked else now + ward.delay_s

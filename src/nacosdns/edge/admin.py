@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -19,12 +20,12 @@ from nacosdns.errors import ControlError, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from pathlib import Path
 
 REQUEST_BYTES_MAX = 64 * 1024
 REQUEST_DEADLINE_S = 2.0
 CONNECTIONS_MAX = 16
 CALL_DEADLINE_S = 5.0
+_UNIX_SOCKETS = Path("/proc/net/unix")
 _OTHER_VERSION = (
     f"the running bridge understands version {frames.CONTROL_VERSION} of the control protocol, this command speaks another;"
     " use the command of the release that runs, or restart the bridge"
@@ -150,6 +151,17 @@ def is_alive(path: Path) -> bool:
             return sock.connect_ex(str(path)) == 0
         except OSError:
             return False  # no path for a socket, or nobody takes us
+
+
+def elsewhere(path: Path, sibling: str) -> list[Path]:
+    """Sockets of the name of ``path`` that somebody listens on in other directories, ``sibling`` beside them."""
+    try:
+        lines = _UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+    except OSError:
+        return []
+    known = {line.split(maxsplit=7)[-1] for line in lines}
+    others = {Path(name) for name in known if name.startswith("/")} - {path}
+    return sorted(one for one in others if one.name == path.name and str(one.with_name(sibling)) in known)
 
 
 async def serve(sock: socket.socket, answer: Callable[[frames.Ask], Awaitable[frames.Told]]) -> None:

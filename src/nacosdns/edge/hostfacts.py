@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 UNIT = "nacosdns.service"
 SOCKET_UNIT = "nacosdns.socket"
+DAMAGED = "cache.db.damaged-*[0-9]"  # without those of SQLite beside it, -wal and -shm
 GUARD_LEFTOVER = ".resolv.conf.nacosdns"
 _BYTES_MAX = 1 << 20
 _LINKS_MAX = 16
@@ -44,6 +45,12 @@ _MAKERS = (
     ("netconfig", "netconfig"),
     ("wsl", "WSL"),
 )
+_WRITERS = {
+    *("NetworkManager", "systemd-network", "systemd-resolve", "connmand", "wickedd", "netconfig", "resolvconf"),
+    *("dhclient", "dhcpcd", "udhcpc", "cloud-init", "rdnssd", "pppd"),
+    *("openvpn", "openconnect", "vpnc", "tailscaled", "warp-svc", "charon"),
+}
+"""Programs that write resolv.conf, by the 15 bytes that the kernel keeps of a name."""
 _TTL = "networkaddress.cache.ttl"
 _TTL_OPTION = "-Dsun.net.inetaddr.ttl="
 _CAP_NET_ADMIN = 12  # linux/capability.h
@@ -223,6 +230,12 @@ def named(tree: Tree, wanted: Callable[[str], bool]) -> Iterator[Path]:
     return (process for process in tree.processes() if wanted(_text(process / "comm").strip()))
 
 
+def writers(tree: Tree) -> tuple[tuple[str, int], ...]:
+    """Running programs that are known to write resolv.conf, with their pids."""
+    found = named(tree, lambda name: name in _WRITERS)
+    return tuple(sorted((_text(process / "comm").strip(), int(process.name)) for process in found))
+
+
 def nscds(tree: Tree) -> tuple[Nscd, ...]:
     """Running name service caches that libc asks."""
     caches, ttl_s = True, 3600
@@ -313,6 +326,7 @@ def disk(tree: Tree, directory: str) -> Disk:
     return Disk(
         path=directory,
         exists=exists,
+        damaged=tuple(f"{directory}/{file.name}" for file in sorted(path.glob(DAMAGED))),
         writable=os.access(path, os.W_OK | os.X_OK) if exists else True,
         read_only=bool(facts.f_flag & os.ST_RDONLY),
         kind=_file_system(tree, there),

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import sys
+from contextlib import suppress
 
 from nacosdns.core.dnsname import text_name
 from nacosdns.core.model import Rcode
@@ -19,6 +20,7 @@ from nacosdns.core.model import Rcode
 ASK_S = 1.0
 ASKED_TWICE = 2
 _SOA_IN = b"\x00\x06\x00\x01"
+_ROOT_NS_IN = b"\x00\x00\x02\x00\x01"
 _AUTHORITATIVE, _ANSWER = 0x04, 0x80
 _PREFACE = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # RFC 9113 3.4: preface, empty SETTINGS
@@ -31,10 +33,22 @@ async def zone_verdict(server: str, zone: str, port: int = 53) -> str:
     """What a server says of our zone: ``zone`` (it has authority), ``silent``, or the name of its rcode."""
     question = text_name(zone if zone.endswith(".") else zone + ".") + _SOA_IN
     for _ in range(ASKED_TWICE):
-        reply = await _ask(server, port, question)
-        if reply is not None:
-            return _verdict(reply)
+        with suppress(OSError, TimeoutError):
+            return _verdict(await _ask(server, port, question))
     return "silent"
+
+
+async def root_verdict(server: str, port: int) -> str:
+    """What a resolver does when it is asked for the servers of the root: the name of its rcode, or why it says nothing."""
+    said = ""
+    for _ in range(ASKED_TWICE):
+        try:
+            return _rcode((await _ask(server, port, _ROOT_NS_IN))[3] & 0x0F)
+        except TimeoutError:
+            said = f"no answer within {ASK_S:g} s"
+        except OSError as error:
+            said = error.strerror or str(error)
+    return said
 
 
 def _verdict(reply: bytes) -> str:
@@ -44,26 +58,28 @@ def _verdict(reply: bytes) -> str:
         return "zone"
     if rcode == Rcode.NOERROR:
         return "zone" if answers else "no data"
+    return _rcode(rcode)
+
+
+def _rcode(rcode: int) -> str:
     return Rcode(rcode).name if rcode in set(Rcode) else f"rcode {rcode}"
 
 
-async def _ask(server: str, port: int, question: bytes) -> bytes | None:
+async def _ask(server: str, port: int, question: bytes) -> bytes:
+    """The reply; OSError or TimeoutError when there is none."""
     loop = asyncio.get_running_loop()
     query_id = secrets.token_bytes(2)
     packet = query_id + b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + question
     address, _, zone = server.partition("%")
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
-            sock.connect((address, port, 0, _index(zone)) if ":" in address else (address, port))
-            async with asyncio.timeout(ASK_S):
-                await loop.sock_sendall(sock, packet)
-                while True:
-                    reply = await loop.sock_recv(sock, 4096)
-                    if len(reply) >= 12 and reply[:2] == query_id and reply[2] & _ANSWER:
-                        return reply
-    except (OSError, TimeoutError):
-        return None
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.connect((address, port, 0, _index(zone)) if ":" in address else (address, port))
+        async with asyncio.timeout(ASK_S):
+            await loop.sock_sendall(sock, packet)
+            while True:
+                reply = await loop.sock_recv(sock, 4096)
+                if len(reply) >= 12 and reply[:2] == query_id and reply[2] & _ANSWER:
+                    return reply
 
 
 def _index(zone: str) -> int:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, cast
 import structlog
 from structlog.stdlib import LoggerFactory, ProcessorFormatter
 
+from nacosdns.core.printable import printable
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -68,6 +70,13 @@ def configure(level: str, **identity: str | int) -> None:
     def identify(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         return {**event, **identity}
 
+    def spell(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """A log is read on terminals: what comes from outside must not steer one. Line breaks are the renderer's."""
+        return {
+            key: "\n".join(map(printable, value.split("\n"))) if isinstance(value, str) else value
+            for key, value in event.items()
+        }
+
     shared: list[Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -86,7 +95,7 @@ def configure(level: str, **identity: str | int) -> None:
     handler.setFormatter(
         ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[ProcessorFormatter.remove_processors_meta, render],
+            processors=[ProcessorFormatter.remove_processors_meta, spell, render],
         )
     )
     logging.raiseExceptions = False

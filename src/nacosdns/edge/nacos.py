@@ -193,6 +193,10 @@ class NacosRegistry:
         space = self._namespaces.get(namespace)
         return space is not None and space.client.connected
 
+    def problem(self, namespace: str) -> str:
+        """Why there is no connection, or what the last request on it was refused for; ``""`` when all is well."""
+        return str(self._space(namespace).client.error or "")
+
     def set_password(self, password: str) -> None:
         """A new password for the next login; a client that was refused tries it now."""
         self._access.account.set_password(password)

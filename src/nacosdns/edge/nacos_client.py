@@ -31,6 +31,7 @@ KINDS = (
 _STEADY_S = 10.0  # a connection that lived this long starts the ladder of waits anew
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.2, 8.0
 _EXPLAIN_S = 1.0
+_HEALTH = "health check"
 
 
 class ClientListener(Protocol):
@@ -64,7 +65,10 @@ class Access:
 
 
 class Client:
-    """A client for one namespace, connected while ``run`` runs. ``error`` is the last reason why it was not."""
+    """A client for one namespace, connected while ``run`` runs.
+
+    ``error``: why it is not, or what the last request on the connection was refused for; None when all is well.
+    """
 
     def __init__(self, access: Access, namespace: str) -> None:
         self.namespace = namespace
@@ -185,6 +189,7 @@ class Client:
         """Serves a connection until it is lost, closes it and tells."""
         self._connection = connection
         self._since = time.time()
+        self.error = None
         self._access.log.info("registry.connected", namespace=self.namespace, server=str(connection.server))
         self._tell(listener.connected)
         works = (self._read(connection, listener), self._watch(connection), self._learn_version(connection))
@@ -247,7 +252,7 @@ class Client:
 
     async def _check(self, connection: Connection) -> None:
         with suppress(RegistryError):
-            self._judge(connection, await connection.check(self._access.settings.request_timeout_s), "health check")
+            self._judge(connection, await connection.check(self._access.settings.request_timeout_s), _HEALTH)
 
     async def _learn_version(self, connection: Connection) -> None:
         connection.version = await self._access.web.version(connection.server)
@@ -283,6 +288,7 @@ class Client:
     def _judge(self, connection: Connection, message: Message, kind: str) -> None:
         """Turns an answer of no into an error."""
         if message.good:
+            self.error = self.error if kind == _HEALTH else None
             return
         text = f"{connection.server} answered a {kind} with {message.complaint}"
         if message.error_code == UN_REGISTER:
@@ -292,7 +298,8 @@ class Client:
         if message.error_code == INVALID_PARAM:
             raise RegistryNameRefused(text)
         if message.error_code == NO_RIGHT:
-            raise RegistryRefused(text)
+            self.error = RegistryRefused(text)
+            raise self.error
         raise RegistryDown(text)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
 
 OUR_ENVIRONMENT = ("NACOSDNS_", "LISTEN_", "WATCHDOG_", "NOTIFY_SOCKET")
 """What only the supervisor may see: the configuration, and what systemd says to it alone."""
+_NOT_FOR_CHILDREN = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+"""A child ignores these, and lets them in, when it is imported: until then they must not end it."""
 _REAP_S = 0.05
 _KILL_S = 0.5
 _READ_BYTES = 64 * 1024
-_WORDS_BYTES = 2000
+_WORDS_BYTES = 4000
+_PLACE = re.compile(r'\s+File "([^"]+)", line (\d+)')
 
 
 class Running(Protocol):
@@ -236,19 +240,23 @@ class Births:
 
     def _popen(self, arguments: list[str], descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:
         uid, gid = self.owner or (None, None)
-        return subprocess.Popen(  # noqa: S603  # our own interpreter and modules
-            [sys.executable, "-P", "-m", *arguments],
-            stdin=subprocess.DEVNULL,
-            pass_fds=descriptors,
-            env={name: value for name, value in os.environ.items() if not name.startswith(OUR_ENVIRONMENT)},
-            user=uid,
-            group=gid,
-            extra_groups=[] if self.owner else None,
-        )
+        held_back = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_CHILDREN)
+        try:
+            return subprocess.Popen(  # noqa: S603  # our own interpreter and modules
+                [sys.executable, "-P", "-m", *arguments],
+                stdin=subprocess.DEVNULL,
+                pass_fds=descriptors,
+                env={name: value for name, value in os.environ.items() if not name.startswith(OUR_ENVIRONMENT)},
+                user=uid,
+                group=gid,
+                extra_groups=[] if self.owner else None,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
 
 
 class Outcome(NamedTuple):
-    """How a command ended: exit status, and the last line that it said on stderr."""
+    """How a command ended: exit status, and the last line that it said; of a traceback also the place."""
 
     status: int
     words: str
@@ -275,5 +283,15 @@ async def outcome(popen: subprocess.Popen[bytes], words_fd: int, deadline_s: flo
             with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that hangs holds it: it is reaped later
                 popen.wait(_KILL_S)
     size = os.fstat(words_fd).st_size
-    said = os.pread(words_fd, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).decode(errors="replace").split("\n")
-    return Outcome(popen.returncode, next((line.strip() for line in reversed(said) if line.strip()), ""))
+    said = os.pread(words_fd, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).decode(errors="replace")
+    return Outcome(popen.returncode, last_words(said))
+
+
+def last_words(said: str) -> str:
+    """The last line; with the file and line of the innermost place when it ends a traceback."""
+    lines = [line for line in said.split("\n") if line.strip()]
+    places = [found for line in lines if (found := _PLACE.match(line))]
+    last = lines[-1].strip() if lines else ""
+    if not places or "Error" not in last.partition(":")[0]:
+        return last
+    return f"{last} ({places[-1].group(1)}, line {places[-1].group(2)})"

@@ -13,16 +13,17 @@ import ipaddress
 import os
 import socket
 from collections import Counter
-from pathlib import Path
+from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from nacosdns.config import host_port
 from nacosdns.core.frames import SocketSet
 from nacosdns.core.handover import HeldPair
+from nacosdns.edge import holders
 from nacosdns.errors import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 RECEIVE_BUFFER_BYTES = 8 << 20
 TCP_BACKLOG = 1024
@@ -46,6 +47,11 @@ class Endpoint(NamedTuple):
     def is_wildcard(self) -> bool:
         """Whether it stands for every address of the host."""
         return ipaddress.ip_address(self.host).is_unspecified
+
+    def takes_in(self, other: Endpoint) -> bool:
+        """Whether it stands for the other one too, so that both cannot be bound."""
+        same = self.port == other.port and self.family is other.family
+        return same and self.is_wildcard and not other.is_wildcard
 
     @property
     def family(self) -> socket.AddressFamily:
@@ -124,15 +130,13 @@ class Listeners:
     def __init__(self) -> None:
         self.wanted: list[Endpoint] = []
         self.missing: list[str] = []
-        self.late: set[Endpoint] = set()
+        self._late: set[Endpoint] = set()
         self._fronts = 0
         self._open: dict[tuple[Endpoint, int], Pair] = {}
         self._given: dict[Endpoint, list[Pair]] = {}
 
     def __repr__(self) -> str:
-        return (
-            f"<Listeners {[str(endpoint) for endpoint in self.wanted]} fronts={self._fronts} missing= {self.missing}>"
-        )
+        return f"<Listeners {list(map(str, self.wanted))} fronts={self._fronts} missing={self.missing}>"
 
     def want(self, listen: Iterable[str], fronts: int, present: Iterable[Present]) -> bool:
         """Opens what is missing for these addresses and front slots; whether anything changed.
@@ -142,11 +146,14 @@ class Listeners:
         wanted, missing = endpoints(listen, present)
         _check_given({endpoint: len(given) for endpoint, given in self._given.items()}, wanted, fronts)
         opened: dict[tuple[Endpoint, int], Pair] = {}
+        known = {endpoint for endpoint, _ in self._open}
+        _check_apart(wanted, known)
+        late = set(self._late)
         try:
             for endpoint in wanted:
-                if endpoint not in self._given and not any(known == endpoint for known, _ in self._open):
-                    self.late -= {endpoint}
-                    self.late |= {endpoint} if _probe(endpoint) else set()
+                if endpoint not in self._given and endpoint not in known:
+                    late -= {endpoint}
+                    late |= {endpoint} if _probe(endpoint) else set()
                 for slot in range(fronts):
                     if (endpoint, slot) not in self._open:
                         opened[endpoint, slot] = self._pair(endpoint, slot)
@@ -158,6 +165,7 @@ class Listeners:
             raise
         changed = bool(opened) or wanted != self.wanted or fronts != self._fronts
         self._open |= opened
+        self._late = late
         self.wanted, self.missing, self._fronts = wanted, missing, fronts
         return changed
 
@@ -181,6 +189,17 @@ class Listeners:
             for sock in given:
                 sock.close()
             raise
+
+    @property
+    def late(self) -> set[Endpoint]:
+        """The wanted addresses that the host does not have yet."""
+        return self._late & set(self.wanted)
+
+    def appeared(self, present: Collection[str]) -> set[Endpoint]:
+        """The wanted addresses that the host had not and has now; each is told once."""
+        came = {endpoint for endpoint in self.late if endpoint.host in present}
+        self._late -= came
+        return came
 
     def shared(self) -> list[Endpoint]:
         """The addresses with more fronts than given sockets, so that fronts share one."""
@@ -211,7 +230,7 @@ class Listeners:
             if one.given and number not in known:
                 known.add(number)  # another slot may share it
                 self._given.setdefault(endpoint, []).append(Pair(pair.udp.dup(), pair.tcp.dup(), given=True))
-        self.late = {Endpoint(*address) for address in late}
+        self._late = {Endpoint(*address) for address in late}
         self.wanted = list(dict.fromkeys(endpoint for endpoint, slot in self._open if slot < fronts))
         self._fronts = fronts
 
@@ -238,6 +257,7 @@ class Listeners:
 
     def close_unwanted(self) -> None:
         """Closes what the present configuration does not name."""
+        self._late &= set(self.wanted)
         keep = {(endpoint, slot) for endpoint in self.wanted for slot in range(self._fronts)}
         for key in [key for key in self._open if key not in keep]:
             _close([self._open.pop(key)])
@@ -267,8 +287,22 @@ def check_wanted(listen: Iterable[str], fronts: int, present: Iterable[Present],
     held = tuple(held)
     given = Counter(Endpoint(one.host, one.port) for one in held if one.given and one.slot < fronts)
     _check_given(given, wanted, fronts)
-    for endpoint in set(wanted) - {Endpoint(one.host, one.port) for one in held}:
+    known = {Endpoint(one.host, one.port) for one in held}
+    _check_apart(wanted, known)
+    for endpoint in set(wanted) - known:
         _probe(endpoint)
+
+
+def _check_apart(wanted: Collection[Endpoint], known: Iterable[Endpoint]) -> None:
+    """StartError when an address takes in another one, wanted too or held by us until fronts have changed."""
+    for wide, narrow in permutations(wanted, 2):
+        if wide.takes_in(narrow):
+            raise StartError(f"{wide} and {narrow} overlap: {wide} takes it in; name one of them in server.listen")
+    for fresh, held in product(wanted, known):
+        if fresh.takes_in(held) or held.takes_in(fresh):
+            raise StartError(
+                f"{fresh} overlaps with {held}, which nacosdns listens on while it runs; restart it for this"
+            )
 
 
 def _check_given(given: Mapping[Endpoint, int], wanted: Iterable[Endpoint], fronts: int) -> None:
@@ -445,7 +479,7 @@ def _zone_index(zone: str) -> int:
 
 def _start_error(endpoint: Endpoint, word: str, error: OSError) -> StartError:
     if error.errno == errno.EADDRINUSE:
-        holder = _holder(endpoint.port, word) or "another program"
+        holder = holders.holder(endpoint.port, word) or "another program"
         return StartError(f"{endpoint} ({word}) is taken by {holder}; stop it, or set server.listen to another address")
     if error.errno in {errno.EACCES, errno.EPERM}:
         return StartError(
@@ -464,36 +498,3 @@ def check_free(endpoint: Endpoint, key: str) -> None:
             probe.bind(_address(endpoint))
         except OSError as error:
             raise StartError(str(_start_error(endpoint, "tcp", error)).replace("server.listen", key)) from error
-
-
-def _holder(port: int, word: str) -> str:
-    """Who holds the port, as far as /proc tells us: ``dnsmasq (pid 12)``."""
-    inodes = {inode for table in (word, f"{word}6") for inode in _inodes(Path("/proc/net") / table, port)}
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    for process in Path("/proc").glob("[0-9]*") if wanted else ():
-        try:
-            if any(_leads(link) in wanted for link in (process / "fd").iterdir()):
-                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-        except OSError:
-            continue  # not ours to look into, or gone
-    return ""
-
-
-def _leads(link: Path) -> str:
-    """Where a descriptor leads; "" when it is closed meanwhile, which must not hide the others."""
-    try:
-        return link.readlink().name
-    except OSError:
-        return ""
-
-
-def _inodes(table: Path, port: int) -> Iterator[str]:
-    """The inodes of bound UDP or listening TCP sockets on this port (proc(5), /proc/net/tcp)."""
-    try:
-        lines = table.read_text().splitlines()[1:]
-    except OSError:
-        return
-    for line in lines:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] in {"07", "0A"}:
-            yield fields[9]

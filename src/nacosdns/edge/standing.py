@@ -51,6 +51,26 @@ def _prctl(option: int, value: object, third: int = 0) -> None:
         ctypes.PyDLL(None).prctl(option, value, third, 0, 0)
 
 
+_MEANT = {"SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "SIGUSR2", "SIGKILL", "SIGSTOP", "SIGTSTP", "SIGCONT"}
+_FAULTS = {"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"}
+_HARMLESS = {"SIGCHLD", "SIGURG", "SIGWINCH"}
+
+
+def strays() -> list[int]:
+    """The signals that nobody means for us and that would end or stop a process: SIGUSR1, SIGALRM, SIGPROF and so on."""
+    known = {signal.Signals[name] for name in _MEANT | _FAULTS | _HARMLESS}
+    return sorted({int(number) for number in signal.valid_signals()} - known)
+
+
+def ignore_strays(*more: signal.Signals) -> None:
+    """From now on, here and in everything that we start or become: what is ignored stays so over an exec.
+
+    ``more`` are signals that mean something to others of us only.
+    """
+    for number in (*strays(), *more):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def step_back(oom_score: int, nice: int) -> None:
     """Adds to what was inherited: the kernel takes us before others when memory is short, and lets others run first."""
     with contextlib.suppress(OSError):  # a sandbox forbids or hides it: the kernel judges us like the others

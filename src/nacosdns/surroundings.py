@@ -1,0 +1,132 @@
+"""What a bridge stands on in this host and what changes there without telling: addresses, interfaces, a port, a password.
+
+Must not know: who reads the sockets, what the password is for. Rules: what is missing is said once and looked for again;
+a late password or a taken port for web stops nobody who answers DNS; nothing here ends a process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nacosdns import config as configuration
+from nacosdns.config_load import read_password
+from nacosdns.edge import host, logs, sockets
+from nacosdns.errors import ConfigError, StartError
+
+if TYPE_CHECKING:
+    from nacosdns.config import Config
+    from nacosdns.edge.sockets import Listeners
+    from nacosdns.ports import Log
+
+_UNREAD = -1
+
+
+class Surroundings:
+    """``present`` are the addresses of this host as text. ``web_fault`` says why web cannot listen, ``""`` when it can."""
+
+    def __init__(self, listeners: Listeners) -> None:
+        self.present: set[str] = set()
+        self.web_fault = ""
+        self._listeners = listeners
+        self._seen: dict[host.HostAddress, None] = {}
+        self._log: Log = logs.log()
+
+    def __repr__(self) -> str:
+        return f"<Surroundings {len(self.present)} addresses {self.web_fault}>"
+
+    def want(self, config: Config) -> bool:
+        """Opens what this configuration needs; whether the set of sockets changed. StartError leaves all as it was."""
+        present = host.addresses()
+        self._know(present)
+        self._seen |= dict.fromkeys(sockets.meant(config.server.listen, present))
+        changed = self._listeners.want(config.server.listen, config.server.fronts, self._seen)
+        for entry in self._listeners.missing if changed else ():
+            self._log.warning("listen.interface_missing", entry=entry)
+        for endpoint in self._listeners.late if changed else ():
+            self._log.warning("listen.address_missing", address=str(endpoint))
+        return changed
+
+    def look(self, config: Config) -> bool:
+        """What came meanwhile; whether the set of sockets changed."""
+        self._know(host.addresses())
+        for endpoint in self._listeners.appeared(self.present):
+            self._log.info("listen.address_appeared", address=str(endpoint))
+        try:
+            return self.want(config)
+        except StartError as error:
+            self._log.warning("listen.refused", reason=str(error))
+            return False
+
+    def _know(self, present: tuple[host.HostAddress, ...] | list[host.HostAddress]) -> None:
+        self.present.clear()
+        self.present |= {str(item.address) for item in present}
+
+    def has_room_for_web(self, config: Config) -> bool:
+        """Whether web can listen where it is to; the log says once why not."""
+        before, self.web_fault = self.web_fault, _web_fault(config)
+        if self.web_fault and self.web_fault != before:
+            self._log.error("web.unusable", reason=self.web_fault)
+        return not self.web_fault
+
+    def forget_web(self) -> None:
+        """Another place was configured, or none: nothing is wrong with that yet."""
+        self.web_fault = ""
+
+
+def check_web(config: Config) -> None:
+    """StartError when web could not listen where it is to."""
+    if config.web.listen:
+        sockets.check_free(sockets.Endpoint(*configuration.host_port(config.web.listen)), "web.listen")
+
+
+def _web_fault(config: Config) -> str:
+    try:
+        check_web(config)
+    except StartError as error:
+        return str(error)
+    return ""
+
+
+class Secret:
+    """The password for Nacos. ``value`` is the last good one: ``""`` while there was none."""
+
+    def __init__(self, value: str = "") -> None:
+        self.value = value
+        self._stamp = _UNREAD
+        self._refused = ""
+        self._log: Log = logs.log()
+
+    def __repr__(self) -> str:
+        return f"<Secret {'known' if self.value else 'unknown'} {self._refused}>"
+
+    def look(self, config: Config) -> bool:
+        """Reads the file again when it changed, or could not be read before; whether there is another password."""
+        stamp = _written_ns(config)
+        if stamp == self._stamp:
+            return False
+        before = self.value
+        try:
+            self.take(config, read_password(config))
+        except ConfigError as error:
+            self._stamp = _UNREAD
+            if str(error) != self._refused:
+                self._log.warning("password.unreadable", reason=str(error))  # the one we have stays
+            self._refused = str(error)
+        else:
+            self._stamp = stamp  # as it was before we read: what is written meanwhile is seen at the next look
+        return self.value != before
+
+    def take(self, config: Config, value: str) -> None:
+        """This was read for this configuration."""
+        self.value = value
+        self._stamp = _written_ns(config)
+        self._refused = ""
+
+
+def _written_ns(config: Config) -> int:
+    """When the password file or its rights were last changed; 0 when there is none."""
+    try:
+        return Path(config.nacos.password_file).stat().st_ctime_ns if config.nacos.password_file else 0
+    except OSError:
+        return 0
