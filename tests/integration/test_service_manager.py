@@ -233,6 +233,7 @@ def test_given_sockets_are_used_and_no_others_are_bound(pid1):
 
 
 def test_nothing_that_was_queued_is_lost_over_a_kill_and_a_restart(pid1):
+    """S79."""
     port = free_port()
     opened = Opened(port)
     first = pid1(opened, port).up()

@@ -153,6 +153,7 @@ def test_everything_is_replaced_but_pid_and_sockets_and_no_query_is_lost(bridge)
 
 
 def test_the_whole_program_loses_nothing_and_the_command_says_so(bridge):
+    """S79."""
     running = bridge(text="", top=TWO_ORDERS, modules={}).up()
     until(lambda: exchange(packet("orders.nacos"), running.port)[3] & 0x0F == 0, what="an answer")
     before = pids(running)
