@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from chaos.ground import answers, await_new, collect, kill, pid_of, status
 from chaos.stored import NO_NACOS, addresses_of, fill
-from fakes.asking import addresses, rcode
+from fakes.asking import ask, values
 from fakes.running import until
 from fakes.upstream import StubUpstream
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DRILLS: list[Drill] = []
 PAGE_BYTES = 4096
+SERVFAIL = 2
 SMALL = "size=1500k"
 
 
@@ -140,9 +141,10 @@ def database_damaged(ground: Ground) -> None:
         answered = 0
         for number in range(int(services)):
             name = f"svc-{number}.nacos"
-            said = addresses(running.port, name)
+            reply = ask(running.port, name)
+            said = values(reply)
             ground.hold(
-                set(said) == set(addresses_of(number)) or rcode(running.port, name) == "SERVFAIL",
+                set(said) == set(addresses_of(number)) or reply.rcode() == SERVFAIL,
                 f"page {page}: {name} is {said}",
             )
             answered += bool(said)
