@@ -585,7 +585,7 @@ def test_fix_does_the_safe_things_and_says_so_and_the_next_run_finds_nothing_of_
     assert "FIXED" in fixed.stdout
     assert "`nacosdns resolvconf restore` undoes it" in fixed.stdout
     assert not {name for name in wrong_after if name.startswith("resolv")}
-    assert wrong_after <= wrong_before | {"guard.runs"}
+    assert wrong_after <= wrong_before | {"guard.runs", "java.ttl"}  # a JVM of another test may have come meanwhile
     assert f"nameserver {DEAD}" in file.read_text(encoding="utf-8")
     assert nacosdns("resolvconf", "restore", "-c", str(own.file)).returncode == 0
     assert file.read_text(encoding="utf-8") == f"nameserver {CORPORATE}\n"
