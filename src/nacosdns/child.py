@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import msgspec
 
@@ -228,10 +228,15 @@ def main(make: Callable[[Child], Conductor]) -> None:
             runner.run(_Life(child, make).run())
     except Exception:
         child.log.exception("child.failed")
-        child.flush()
-        sys.exit(1)
+        _end(child, 1)
+    _end(child, 0)
+
+
+def _end(child: Child, code: int) -> NoReturn:
+    """Threads of libraries (granian's, gRPC's) may still run: the interpreter is not taken down under them, or they panic."""
     child.flush()
-    sys.exit(0)
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _loop_factory(role: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
