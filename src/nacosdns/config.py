@@ -7,6 +7,7 @@ documentation; a value that can be determined is not asked for; what comes out o
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -428,6 +429,15 @@ def _instance(item: StaticInstance) -> model.Instance:
         cluster=item.cluster,
         metadata=tuple(sorted(item.metadata.items())),
     )
+
+
+def is_address(host: str) -> bool:
+    """Whether this is an IP address; one of IPv6 may have a zone."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def host_port(text: str, default_port: int | None = None) -> tuple[str, int]:

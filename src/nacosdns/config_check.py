@@ -14,7 +14,7 @@ from collections import Counter
 from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple
 
-from nacosdns.config import host_port, names, namespace_id, wire_name
+from nacosdns.config import host_port, is_address, names, namespace_id, wire_name
 from nacosdns.core import access
 from nacosdns.errors import WireError
 
@@ -124,9 +124,7 @@ def _looks_numeric(host: str) -> bool:
 
 
 def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
+    if not is_address(text):
         return False
     _, scoped, interface = text.partition("%")
     return not scoped or bool(_INTERFACE.fullmatch(interface))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import secrets
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nacosdns import config
 from nacosdns.core.dnsname import text_name
 from nacosdns.core.dnsreply import answer_records
 from nacosdns.core.model import Rcode, RecordType
+from nacosdns.edge import asking
 from nacosdns.errors import UpstreamError, WireError
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ _CLASS_IN = b"\x00\x01"
 
 def is_address(host: str) -> bool:
     """Whether this is an IP address already."""
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+    return config.is_address(host.partition("%")[0])
 
 
 def in_hosts_file(host: str, path: str = HOSTS) -> tuple[str, ...]:
@@ -70,11 +66,13 @@ def _spellings(host: str, search: tuple[str, ...]) -> Iterator[bytes]:
 
 
 async def _first_answer(name: bytes, kind: RecordType, resolvers: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    question = name + kind.to_bytes(2, "big") + _CLASS_IN
     failures = []
     for address, port in resolvers:
         try:
             async with asyncio.timeout(ASK_S):
-                return _addresses(await _exchange(address, port, name + kind.to_bytes(2, "big") + _CLASS_IN), kind)
+                reply = await asking.exchange(address, port, question, fits=lambda reply: _echoes(reply, question))
+                return _addresses(reply, kind)
         except TimeoutError:
             failures.append(f"{address} does not answer")
         except (OSError, WireError) as error:
@@ -90,29 +88,7 @@ def _addresses(reply: bytes, kind: RecordType) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(ipaddress.ip_address(record.rdata)) for record in records))
 
 
-async def _exchange(address: str, port: int, question: bytes) -> bytes:
-    """The reply to this question from a connected socket of its own: its id and question are checked."""
-    loop = asyncio.get_running_loop()
-    query_id = secrets.token_bytes(2)
-    host, _, zone = address.partition("%")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        sock.setblocking(False)
-        sock.connect((host, port, 0, _index(zone)) if family is socket.AF_INET6 else (host, port))
-        await loop.sock_sendall(sock, query_id + b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + question)
-        while True:
-            reply = await loop.sock_recv(sock, 65535)
-            if len(reply) > 12 and reply[:2] == query_id and reply[2] & 0x80 and _echoes(reply, question):
-                return reply
-
-
 def _echoes(reply: bytes, question: bytes) -> bool:
     """Names compare without case; the four bytes of type and class as they are."""
     echoed = reply[12 : 12 + len(question)]
     return echoed[:-4].lower() == question[:-4].lower() and echoed[-4:] == question[-4:]
-
-
-def _index(zone: str) -> int:
-    if not zone:
-        return 0
-    return int(zone) if zone.isdigit() else socket.if_nametoindex(zone)

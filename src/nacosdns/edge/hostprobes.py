@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import secrets
-import socket
 import sys
 from contextlib import suppress
 
 from nacosdns.core.dnsname import text_name
 from nacosdns.core.model import Rcode
+from nacosdns.edge import asking
 
 ASK_S = 1.0
 ASKED_TWICE = 2
 _SOA_IN = b"\x00\x06\x00\x01"
 _ROOT_NS_IN = b"\x00\x00\x02\x00\x01"
-_AUTHORITATIVE, _ANSWER = 0x04, 0x80
+_AUTHORITATIVE = 0x04
 _PREFACE = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # RFC 9113 3.4: preface, empty SETTINGS
 )
@@ -67,25 +66,8 @@ def _rcode(rcode: int) -> str:
 
 async def _ask(server: str, port: int, question: bytes) -> bytes:
     """The reply; OSError or TimeoutError when there is none."""
-    loop = asyncio.get_running_loop()
-    query_id = secrets.token_bytes(2)
-    packet = query_id + b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + question
-    address, _, zone = server.partition("%")
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.setblocking(False)
-        sock.connect((address, port, 0, _index(zone)) if ":" in address else (address, port))
-        async with asyncio.timeout(ASK_S):
-            await loop.sock_sendall(sock, packet)
-            while True:
-                reply = await loop.sock_recv(sock, 4096)
-                if len(reply) >= 12 and reply[:2] == query_id and reply[2] & _ANSWER:
-                    return reply
-
-
-def _index(zone: str) -> int:
-    if not zone:
-        return 0
-    return int(zone) if zone.isdigit() else socket.if_nametoindex(zone)
+    async with asyncio.timeout(ASK_S):
+        return await asking.exchange(server, port, question)
 
 
 async def grpc_error(host: str, port: int, *, speaks_first: bool, timeout_s: float) -> str:

@@ -16,7 +16,7 @@ from collections import Counter
 from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from nacosdns.config import host_port
+from nacosdns.config import host_port, is_address
 from nacosdns.core.frames import SocketSet
 from nacosdns.core.handover import HeldPair
 from nacosdns.edge import holders
@@ -96,7 +96,7 @@ def endpoints(listen: Iterable[str], present: Iterable[Present]) -> tuple[list[E
     present = tuple(present)
     for entry in listen:
         host, port = host_port(entry)
-        if _is_address(host):
+        if is_address(host):
             found.append(Endpoint(host, port))
             continue
         own = [item.address for item in present if item.interface == host]
@@ -114,14 +114,6 @@ def meant(listen: Iterable[str], present: Iterable[_Present]) -> tuple[_Present,
     """The addresses of the interfaces that server.listen names; a host may have thousands of others, which come and go."""
     named = {host_port(entry)[0] for entry in listen}
     return tuple(item for item in present if item.interface in named)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 class Listeners:
