@@ -7,7 +7,6 @@ is an empty one.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import stat
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from nacosdns.core.facts import Disk, Holder, Jvm, Nscd, Nss, Secret, System
 from nacosdns.core.resolvtext import MARK
+from nacosdns.edge.holders import bound, owners, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +54,6 @@ _WRITERS = {
 _TTL = "networkaddress.cache.ttl"
 _TTL_OPTION = "-Dsun.net.inetaddr.ttl="
 _CAP_NET_ADMIN = 12  # linux/capability.h
-_LISTENING = {"udp": "07", "tcp": "0A"}  # proc(5), /proc/net/tcp
 
 
 class Tree:
@@ -99,7 +98,7 @@ class Tree:
 
     def processes(self) -> Iterator[Path]:
         """The folders of all processes."""
-        return (folder for folder in self.path("proc").glob("[0-9]*") if folder.name.isdigit())
+        return processes(self.path("proc"))
 
 
 def _link(path: Path) -> str:
@@ -163,13 +162,16 @@ def _joined(words: list[str] | tuple[()]) -> Iterator[str]:
 
 def holders(tree: Tree, port: int = 53) -> tuple[Holder, ...]:
     """Who has a UDP or a listening TCP socket on this port."""
-    found: dict[str, tuple[str, str]] = {}
-    for kind in ("udp", "tcp"):
-        for table in (kind, f"{kind}6"):
-            for address, inode in _sockets(tree.text(f"proc/net/{table}"), port, _LISTENING[kind]):
-                found[f"socket:[{inode}]"] = (kind, address)
-    owners = _owners(tree, set(found)) if found else {}
-    holders = (_holder(kind, address, owners.get(inode)) for inode, (kind, address) in found.items())
+    found = {
+        socket: (kind, address)
+        for kind in ("udp", "tcp")
+        for table in (kind, f"{kind}6")
+        for address, socket in bound(tree.text(f"proc/net/{table}"), port, kind)
+    }
+    oldest: dict[str, Path] = {}
+    for socket, process in owners(tree.path("proc"), set(found)) if found else ():
+        oldest.setdefault(socket, process)
+    holders = (_holder(kind, address, oldest.get(socket)) for socket, (kind, address) in found.items())
     return tuple(sorted(set(holders), key=lambda holder: (holder.kind, holder.address, holder.pid)))
 
 
@@ -183,46 +185,6 @@ def _holder(kind: str, address: str, owner: Path | None) -> Holder:
 def _parent(process: Path) -> int:
     found = re.search(r"^PPid:\s*(\d+)", _text(process / "status"), re.MULTILINE)
     return int(found.group(1)) if found else 0
-
-
-def _sockets(table: str, port: int, state: str) -> Iterator[tuple[str, str]]:
-    """Address and inode of each bound socket on the port (proc(5), /proc/net/tcp)."""
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 9 and fields[3] == state:
-            raw, _, number = fields[1].partition(":")
-            if int(number, 16) == port:
-                yield _address(raw), fields[9]
-
-
-def _address(raw: str) -> str:
-    """The kernel prints each 32-bit word in the order of the machine."""
-    words = [bytes.fromhex(raw[at : at + 8])[::-1] for at in range(0, len(raw), 8)]
-    return str(ipaddress.ip_address(b"".join(words)))
-
-
-def _owners(tree: Tree, wanted: set[str]) -> dict[str, Path]:
-    """The first process (the oldest) of each socket, as far as we may look."""
-    owners: dict[str, Path] = {}
-    for process in sorted(tree.processes(), key=lambda folder: int(folder.name)):
-        for inode in _targets(process / "fd") & wanted:
-            owners.setdefault(inode, process)
-    return owners
-
-
-def _targets(folder: Path) -> set[str]:
-    """Where the links of a folder lead; those that go away meanwhile, and folders that are not ours to see, are left out."""
-    try:
-        links = list(folder.iterdir())
-    except OSError:
-        return set()
-    targets = set()
-    for link in links:
-        try:
-            targets.add(str(link.readlink()))
-        except OSError:  # one that is closed must not hide the others
-            continue
-    return targets
 
 
 def named(tree: Tree, wanted: Callable[[str], bool]) -> Iterator[Path]:
