@@ -24,6 +24,7 @@ from nacosdns.config_load import DEFAULT_PATH, Source, cache_dir_alone, load, lo
 from nacosdns.core.printable import printable
 from nacosdns.edge import admin, logs, rights, standing
 from nacosdns.errors import ConfigError, ControlError, StartError
+from nacosdns.premises import CONTROL_SOCKET
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from nacosdns.config import Config
 
-CONTROL_SOCKET = "control.sock"
 UPGRADE_DEADLINE_S = 300.0
 UPGRADE_POLL_S = 0.2
 

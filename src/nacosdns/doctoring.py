@@ -49,7 +49,7 @@ from nacosdns.edge import (
     sockets,
 )
 from nacosdns.edge.aside import aside
-from nacosdns.errors import ConfigError, ControlError, HostError, NacosdnsError, RegistryRefused
+from nacosdns.errors import ConfigError, ControlError, HostError, NacosdnsError, RegistryElsewhere, RegistryRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator
@@ -323,7 +323,8 @@ async def _login(settings: nacos_http.Settings, web: nacos_http.Web) -> tuple[st
     except RegistryRefused as error:
         return _brief(error), "refused"
     except (NacosdnsError, TimeoutError) as error:
-        return _brief(error) or "a login is not answered", "path" if str(error).endswith("status 404") else "down"
+        is_elsewhere = isinstance(error.__cause__, RegistryElsewhere)
+        return _brief(error) or "a login is not answered", "path" if is_elsewhere else "down"
     return "", ""
 
 

@@ -58,6 +58,10 @@ class RegistryDown(RegistryError):
     """The registry cannot be reached, or did not answer within the deadline."""
 
 
+class RegistryElsewhere(RegistryDown):
+    """Something answers there, but knows no such path: another program, or Nacos under another context path."""
+
+
 class RegistryRefused(RegistryError):
     """The registry answered no: wrong user or password, expired token, missing right."""
 

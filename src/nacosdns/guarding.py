@@ -100,9 +100,10 @@ class Guard:
         await self.look()
         self._log.info("guard.watches", file=self._config.host.resolv_conf, every_s=LOOK_S)
         while not stop.is_set():
-            await self.look()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), LOOK_S)
+                return
+            await self.look()
 
     async def look(self) -> str:
         """One look; what was done: "" nothing, else a word of edge/resolvfile.py or why it could not be."""

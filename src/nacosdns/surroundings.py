@@ -37,8 +37,9 @@ class Surroundings:
 
     def want(self, config: Config) -> bool:
         """Opens what this configuration needs; whether the set of sockets changed. StartError leaves all as it was."""
-        present = host.addresses()
-        self._know(present)
+        return self._want(config, self._look_at_addresses())
+
+    def _want(self, config: Config, present: tuple[host.HostAddress, ...]) -> bool:
         self._seen |= dict.fromkeys(sockets.meant(config.server.listen, present))
         changed = self._listeners.want(config.server.listen, config.server.fronts, self._seen)
         for entry in self._listeners.missing if changed else ():
@@ -49,18 +50,20 @@ class Surroundings:
 
     def look(self, config: Config) -> bool:
         """What came meanwhile; whether the set of sockets changed."""
-        self._know(host.addresses())
+        present = self._look_at_addresses()
         for endpoint in self._listeners.appeared(self.present):
             self._log.info("listen.address_appeared", address=str(endpoint))
         try:
-            return self.want(config)
+            return self._want(config, present)
         except StartError as error:
             self._log.warning("listen.refused", reason=str(error))
             return False
 
-    def _know(self, present: tuple[host.HostAddress, ...] | list[host.HostAddress]) -> None:
+    def _look_at_addresses(self) -> tuple[host.HostAddress, ...]:
+        found = host.addresses()
         self.present.clear()
-        self.present |= {str(item.address) for item in present}
+        self.present |= {str(item.address) for item in found}
+        return found
 
     def has_room_for_web(self, config: Config) -> bool:
         """Whether web can listen where it is to; the log says once why not."""

@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from nacosdns.errors import ConfigError, RegistryDown, RegistryError, RegistryRefused
+from nacosdns.errors import ConfigError, RegistryDown, RegistryElsewhere, RegistryError, RegistryRefused
 
 if TYPE_CHECKING:
     import random
@@ -458,7 +458,8 @@ class Account:
                 raise self._refused(server)
             if status not in (404, 405, 410, 501):
                 break
-        raise RegistryDown(f"{server} answers a login with status {status}")
+        fault = RegistryElsewhere if status == http.HTTPStatus.NOT_FOUND else RegistryDown
+        raise fault(f"{server} answers a login with status {status}")
 
     def _accept(self, login: _Login) -> None:
         self._token = login.token
