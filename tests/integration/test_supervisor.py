@@ -419,6 +419,7 @@ def test_what_is_removed_of_the_directory_comes_back_and_fronts_link_again(bridg
         os.kill(first, signal.SIGKILL)
         until(lambda: pid_of_keeper(running) not in {0, first}, what="the next keeper")
         until(lambda: all_linked(running), 10.0, "links to the next keeper")
+        until(lambda: len(good) > 50, what="answers to judge by")  # a fast machine is done before
 
     assert wrong == []
     assert len(good) > 50
