@@ -20,6 +20,10 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from fakes.seen import pids
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -143,13 +147,7 @@ class Bridge:
 
     def processes(self) -> dict[str, int]:
         """The pid of each process by what it is: supervisor, keeper, front (the one that answers), standby, web."""
-        overview = self.status()["supervisor"]
-        found = {"supervisor": int(overview["pid"])}
-        for child in overview["children"]:
-            word = "standby" if child["role"] == "front" and not child["sockets"] else child["role"]
-            if child["pid"]:
-                found[word] = int(child["pid"])
-        return found
+        return pids(self.status()["supervisor"])
 
     def until_complete(self, deadline_s: float = 60.0) -> dict[str, int]:
         """Waits until every process is set up; their pids."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ROOT = TESTS.parent
 LOAD_S_MAX = 3600.0
+BATCH = 64
+"""What one recvmmsg of a front takes; what it had in hand when it was killed is lost."""
 
 
 class BrokenError(AssertionError):
@@ -93,6 +95,10 @@ class Load:
         told = {"name": name, "truth": truth, "at_least": len(truth) if at_least is None else at_least, "rcode": rcode}
         self._say(json.dumps(told))
         return self
+
+    def expect_orders(self) -> Self:
+        """The service of TWO_ORDERS."""
+        return self.expect("orders.nacos", "10.0.0.1", "10.0.0.2")
 
     def go(self) -> Self:
         """Begins to ask."""

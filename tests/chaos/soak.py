@@ -21,12 +21,13 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from chaos.ground import BrokenError, Ground, kill, pid_of, status
 from fakes.asking import until_says
+from fakes.seen import pids
 from fakes.upstream import StubUpstream
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ SERVICES, OUTSIDE = 4, 50
 CHANGE_S, RELOAD_S, KILL_S, SAMPLE_S = 2.0, 20.0, 15.0, 5.0
 ROLES = ("supervisor", "keeper", "front", "standby", "web")
 GROWTH, GROWTH_MB, GROWTH_FDS, GROWTH_THREADS = 0.06, 3.0, 3.0, 1.0
-BATCH = 64
 
 
 @dataclass
@@ -126,7 +126,7 @@ class Soak:
         seen = status(self.bridge)
         self._saw("keeper tasks", seen["keeper"].get("tasks", 0))
         self._saw("front tasks", max(front.get("tasks", 0) for front in seen["fronts"].values()))
-        for role, pid in _processes(seen).items():
+        for role, pid in pids(seen["supervisor"]).items():
             proc = Path(f"/proc/{pid}")
             pss = re.search(r"^Pss:\s+(\d+)", (proc / "smaps_rollup").read_text(encoding="utf-8"), re.MULTILINE)
             self._saw(f"{role} PSS, MB", int(pss[1]) / 1024 if pss else 0.0)
@@ -182,16 +182,6 @@ def _calendar(seconds: float) -> Iterator[tuple[float, str]]:
         for at in itertools.takewhile(lambda at, last=last: at < last, itertools.count(first, every))
     ]
     return iter(sorted(events))
-
-
-def _processes(seen: dict[str, Any]) -> dict[str, int]:
-    overview = seen["supervisor"]
-    found = {"supervisor": int(overview["pid"])}
-    for child in overview["children"]:
-        word = "standby" if child["role"] == "front" and not child["sockets"] else child["role"]
-        if child["pid"]:
-            found[word] = int(child["pid"])
-    return found
 
 
 def main() -> int:

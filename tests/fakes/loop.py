@@ -8,6 +8,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -35,6 +36,19 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
         if complaints:
             pytest.fail("\n".join(complaints))
+
+    return run
+
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def run_on(kind: str, seconds: float) -> Callable[[Coroutine[object, object, None]], None]:
+    """Runs coroutines on one of ``LOOPS``, each for so long at most."""
+
+    def run(work: Coroutine[object, object, None]) -> None:
+        with asyncio.Runner(loop_factory=LOOPS[kind]) as runner:
+            runner.run(asyncio.wait_for(work, seconds))
 
     return run
 

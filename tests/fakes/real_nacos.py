@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
+from fakes.seen import lives
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -81,9 +83,9 @@ class RealNacos:
 
     def kill(self) -> None:
         """Kill -9, and waits until it is gone."""
-        if self.pid and _lives(self.pid):
+        if self.pid and lives(self.pid):
             os.kill(self.pid, signal.SIGKILL)
-            while _lives(self.pid):
+            while lives(self.pid):
                 time.sleep(0.02)
         self.pid = 0
         (self.data / "pid").unlink(missing_ok=True)
@@ -135,13 +137,6 @@ class RealNacos:
     def deregister(self, service: str, ip: str, port: int, **more: object) -> None:
         """Removes a persistent instance."""
         self.http("DELETE", "/v1/ns/instance", serviceName=service, ip=ip, port=port, ephemeral="false", **more)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @dataclass

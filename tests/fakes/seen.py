@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fakes.running import Bridge
 
 
@@ -25,6 +27,27 @@ def total(bridge: Bridge, family: str, *parts: str) -> float:
         for name, value in metrics(bridge).items()
         if name.partition("{")[0] == family and all(part in name for part in parts)
     )
+
+
+def pids(overview: Mapping[str, Any]) -> dict[str, int]:
+    """The pid of each process by what it is, of the supervisor's part of `status`.
+
+    That is supervisor, keeper, front (the one that answers), standby, web.
+    """
+    found = {"supervisor": int(overview["pid"])}
+    for child in overview["children"]:
+        word = "standby" if child["role"] == "front" and not child["sockets"] else child["role"]
+        if child["pid"]:
+            found[word] = int(child["pid"])
+    return found
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that waits only to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def resident_bytes(pid: int) -> int:

@@ -12,8 +12,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-import uvloop
 
+from fakes.loop import LOOPS, run_on
 from fakes.wire import query
 from nacosdns.edge.upstream import Limits, UpstreamSockets
 
@@ -22,17 +22,12 @@ if TYPE_CHECKING:
 
     Run = Callable[[Coroutine[object, object, None]], None]
 
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 QUERY = query("ext.test")
 
 
 @pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest) -> Run:
-    def run(work: Coroutine[object, object, None]) -> None:
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(asyncio.wait_for(work, 20))
-
-    return run
+    return run_on(request.param, 20)
 
 
 class Heard:

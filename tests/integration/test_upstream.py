@@ -11,10 +11,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-import uvloop
 from dnslib import DNSRecord
 
 from fakes.forwarder import Forwarder
+from fakes.loop import LOOPS, run_on
 from fakes.upstream import Lie, StubUpstream
 from nacosdns.core.errands import ForwardSettings
 from nacosdns.core.resolvers import ours
@@ -26,16 +26,11 @@ if TYPE_CHECKING:
     Run = Callable[[Coroutine[object, object, None]], None]
 
 TRUTH = "192.0.2.99"
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest) -> Run:
-    def run(work: Coroutine[object, object, None]) -> None:
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(asyncio.wait_for(work, 30))
-
-    return run
+    return run_on(request.param, 30)
 
 
 @pytest.fixture

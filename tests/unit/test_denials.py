@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,18 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.deciding import pipeline_of
 from fakes.wire import AA, edns, query, read
 from nacosdns import config
 from nacosdns.core import dnswire
-from nacosdns.core.access import Access
-from nacosdns.core.balance import BUILT_IN
 from nacosdns.core.book import Book
 from nacosdns.core.composing import Reply
 from nacosdns.core.dnsname import text_name
 from nacosdns.core.frames import Known, Names, encode
 from nacosdns.core.model import Instance, ServiceKey, Snapshot
 from nacosdns.core.naming import ZONE_BYTES_MAX
-from nacosdns.front_process import make_pipeline
 
 if TYPE_CHECKING:
     from fakes.wire import Read
@@ -52,16 +49,8 @@ def make() -> Pipeline:
     for number, (service, instances) in enumerate(SERVICES.items(), 1):
         key = ServiceKey(*GROUP, service)
         book.update(Known(key, number, msgspec.Raw(encode(Snapshot(key, tuple(instances), number, live=True)))))
-    return make_pipeline(
-        config.Config(zones=zones, policy=config.PolicySection(negative_ttl_s=9)),
-        book,
-        BUILT_IN,
-        random.Random(7),
-        allowed=Access(["loopback"]),
-        judges=False,
-        nameserver="127.0.0.1",
-        identity=b"host",
-    )
+    settings = config.Config(zones=zones, policy=config.PolicySection(negative_ttl_s=9))
+    return pipeline_of(settings, book, judges=False)
 
 
 PIPELINE = make()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.deciding import pipeline_of
 from nacosdns import config
 from nacosdns.core import dnswire
-from nacosdns.core.access import Access
-from nacosdns.core.balance import BUILT_IN
 from nacosdns.core.book import Book
 from nacosdns.core.pipeline import Forward
-from nacosdns.front_process import make_pipeline
 
 if TYPE_CHECKING:
     from nacosdns.core.pipeline import Pipeline
@@ -35,16 +32,7 @@ CLIENTS = [b"\x7f\0\0\1", b"\xcb\0\x71\1"]
 
 def make(*, bare_names: bool) -> Pipeline:
     configuration = config.Config(zones=(config.ZoneSection(name="nacos.", bare_names=bare_names),))
-    return make_pipeline(
-        configuration,
-        Book(),
-        BUILT_IN,
-        random.Random(7),
-        allowed=Access(["loopback"]),
-        judges=True,
-        nameserver="127.0.0.1",
-        identity=b"host",
-    )
+    return pipeline_of(configuration, Book())
 
 
 PIPELINES = [make(bare_names=bare_names) for bare_names in (False, True)]

@@ -104,6 +104,13 @@ class Kept:
         reply = self.book.prepared.for_tcp(b"\1\0\0\1\0\0\0\0\0\0" + question)
         return None if reply is None else dnslib.DNSRecord.parse(b"\0\7" + reply)
 
+    def first_of_next(self) -> str:
+        """Who stands first in the next answer, a second later."""
+        self.book.prepared.now += 1.0
+        reply = self.ask()
+        assert reply is not None
+        return str(reply.rr[0].rdata)
+
     def told(self, kind: RecordType = RecordType.A) -> int | None:
         """Of how many instances it tells; None when it must be decided anew."""
         reply = self.ask(kind)
@@ -244,10 +251,7 @@ def test_what_stays_the_same_to_who_asks_is_not_rendered_and_its_shares_stay_exa
     page = kept.page()
     firsts: Counter[str] = Counter()
     for turn in range(2 * sum(parts)):
-        kept.book.prepared.now += 1.0
-        reply = kept.ask()
-        assert reply is not None
-        firsts[str(reply.rr[0].rdata)] += 1
+        firsts[kept.first_of_next()] += 1
         if turn % 10 == 0:
             named = [msgspec.structs.replace(one, metadata=(("turn", str(turn)),)) for one in members]
             answers.at_once(renewal(kept.book, known(snapshot(*named, revision=turn))))
@@ -287,10 +291,7 @@ def test_shares_are_exact_from_the_first_answer_of_a_renewed_page(weights: list[
     answers.at_once(renewal(kept.book, known(snapshot(*newer))))
     firsts: Counter[str] = Counter()
     for _ in range(3 * sum(weights)):
-        kept.book.prepared.now += 1.0
-        reply = kept.ask()
-        assert reply is not None
-        firsts[str(reply.rr[0].rdata)] += 1
+        firsts[kept.first_of_next()] += 1
 
     assert even(firsts, {f"10.0.0.{n}": 3 * weight for n, weight in enumerate(weights)})
 

@@ -18,10 +18,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fakes.clock import VirtualClock, VirtualLoop
+from fakes.deciding import pipeline_of
 from fakes.wire import AA, AD, CD, RA, RD, TC, Z, opt, option, query, read
 from nacosdns import config
-from nacosdns.core.access import Access
-from nacosdns.core.balance import BUILT_IN
 from nacosdns.core.book import Book
 from nacosdns.core.errands import ForwardSettings
 from nacosdns.core.forwarding import Forwarding
@@ -29,7 +28,6 @@ from nacosdns.core.frames import Known, encode
 from nacosdns.core.metrics import Counters
 from nacosdns.core.model import Instance, ServiceKey, Snapshot
 from nacosdns.front import Front
-from nacosdns.front_process import make_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -87,16 +85,7 @@ class Doors:
         self.clock = VirtualClock(loop)
         self.loop = loop
         configuration = config.Config(zones=(config.ZoneSection(name="nacos."),), policy=policy)
-        self.pipeline: Pipeline = make_pipeline(
-            configuration,
-            self.book,
-            BUILT_IN,
-            random.Random(7),
-            allowed=Access(["loopback"]),
-            judges=True,
-            nameserver="127.0.0.1",
-            identity=b"host",
-        )
+        self.pipeline: Pipeline = pipeline_of(configuration, self.book)
         self.front = Front(
             pipeline=self.pipeline,
             book=self.book,

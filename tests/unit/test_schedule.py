@@ -34,6 +34,16 @@ def live(schedule: Schedule, *names: str, now: float = BOOT) -> None:
     finish(schedule, schedule.take(now), now)
 
 
+def reconnected() -> Schedule:
+    """A thousand live services, the last of them asked for last, and a connection that was lost and came back."""
+    schedule = made()
+    for number in range(1000):
+        live(schedule, f"s{number}", now=BOOT + number * 0.01)
+    schedule.disconnected("public")
+    schedule.connected("public", BOOT + 100)
+    return schedule
+
+
 def finish(schedule: Schedule, actions: list[Action], now: float, *, good: bool = True) -> list[Action]:
     for action in actions:
         schedule.done(action, now, good=good)
@@ -133,11 +143,7 @@ def test_a_subscription_that_fails_is_tried_again_ever_more_slowly() -> None:
 
 
 def test_after_a_reconnect_the_most_recently_asked_come_first_two_hundred_a_second_after_a_random_start() -> None:
-    schedule = made()
-    for number in range(1000):
-        live(schedule, f"s{number}", now=BOOT + number * 0.01)
-    schedule.disconnected("public")
-    schedule.connected("public", BOOT + 100)
+    schedule = reconnected()
     taken = [(at, a) for at, a in run(schedule, BOOT + 100, 8) if a.kind is Kind.SUBSCRIBE]
 
     assert len(taken) == 1000
@@ -148,11 +154,7 @@ def test_after_a_reconnect_the_most_recently_asked_come_first_two_hundred_a_seco
 
 def test_what_is_asked_for_while_it_waits_to_be_read_again_goes_before_the_others() -> None:
     """With 10,000 services in use the last of them waits for fifty seconds: not one that somebody asks for now."""
-    schedule = made()
-    for number in range(1000):
-        live(schedule, f"s{number}", now=BOOT + number * 0.01)
-    schedule.disconnected("public")
-    schedule.connected("public", BOOT + 100)
+    schedule = reconnected()
     run(schedule, BOOT + 100, 2)
 
     schedule.asked(key("s5"), BOOT + 102)

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.clock import VirtualClock, VirtualLoop
+from fakes.deciding import pipeline_of
 from fakes.outside import World, make_query
 from fakes.running import packet
 from nacosdns.config import Config
-from nacosdns.core.access import Access
-from nacosdns.core.balance import BUILT_IN
 from nacosdns.core.book import Book
 from nacosdns.core.errands import Failed, ForwardSettings, Pending
 from nacosdns.core.forwarding import Forwarding
@@ -25,7 +24,6 @@ from nacosdns.core.shares import Shares
 from nacosdns.edge import logs
 from nacosdns.edge.udp import Client
 from nacosdns.front import Front
-from nacosdns.front_process import make_pipeline
 
 U1 = "192.0.2.1:53"
 HOG, OTHER, NOBODY = b"\x0a\0\0\1", b"\x0a\0\0\2", b""
@@ -129,9 +127,7 @@ def make_front(loop: VirtualLoop) -> Front:
     clock, book = VirtualClock(loop), Book()
     forwarding = Forwarding(ForwardSettings(errands_max=20), Random(7))
     forwarding.set_upstreams([U1], Ours(), clock.now())
-    pipeline = make_pipeline(
-        Config(), book, BUILT_IN, Random(7), allowed=Access(["all"]), judges=True, nameserver="127.0.0.1", identity=b"h"
-    )
+    pipeline = pipeline_of(Config(), book, allow="all")
     front = Front(pipeline=pipeline, book=book, forwarding=forwarding, clock=clock, counters=Counters(), log=logs.log())
     front._held = Held(10)
     return front

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from chaos.ground import answers, await_new, collect, freeze, kill, pid_of, thaw
 from chaos.stored import NO_NACOS, addresses_of, fill
 from fakes.running import FAKES, TWO_ORDERS, Bridge, exchange, free_port, packet, until
+from fakes.seen import lives
 
 if TYPE_CHECKING:
     from chaos.ground import Drill, Ground
@@ -23,26 +24,19 @@ SERVFAIL = 2
 SO_RCVBUFFORCE = 33
 
 
-def _tree(pid: int) -> list[int]:
-    """The process and its children."""
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
-    return [pid, *map(int, text.split())]
-
-
-def _lives(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    return False
+def _tree(running: Bridge) -> list[int]:
+    """The supervisor and its children."""
+    return [running.process.pid, *running.children()]
 
 
 @collect(DRILLS)
 def supervisor_killed(ground: Ground) -> None:
     """No orphan is left on the port: every child ends within two seconds, and another bridge starts at once."""
     running = ground.bridge(TWO_ORDERS)
-    pids = _tree(running.process.pid)
+    pids = _tree(running)
     kill(pids[0])
     began = time.monotonic()
-    until(lambda: not any(map(_lives, pids)), 2, "the end of every child")
+    until(lambda: not any(map(lives, pids)), 2, "the end of every child")
     ground.found(gone_after_ms=round((time.monotonic() - began) * 1000))
     again = ground.bridge(TWO_ORDERS, port=running.port, directory=running.directory)
     ground.hold(answers(again.port, "orders.nacos"), "the next bridge does not answer")
@@ -52,15 +46,15 @@ def supervisor_killed(ground: Ground) -> None:
 def supervisor_stopped(ground: Ground) -> None:
     """A supervisor that hangs changes no answer, and restarts nothing when it goes on."""
     running = ground.bridge(TWO_ORDERS)
-    before = _tree(running.process.pid)
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    before = _tree(running)
+    load = ground.load(running.port).expect_orders()
     with ground.under_load(load):
         freeze(before[0])
         ground.at_end(thaw, before[0])
         time.sleep(ground.span(30, 4))
         thaw(before[0])
         time.sleep(ground.span(5, 2))
-    ground.hold(_tree(before[0]) == before, "a child was replaced")
+    ground.hold(_tree(running) == before, "a child was replaced")
 
 
 @collect(DRILLS, needs=["root"])
@@ -68,7 +62,7 @@ def suspended(ground: Ground) -> None:
     """All processes stop (the host sleeps): what was asked meanwhile is old and dropped, then every answer is right again."""
     fill(ground.directory() / "state", 5)
     running = ground.bridge(NO_NACOS, directory=ground.place / "d1" / "state")
-    pids = _tree(running.process.pid)
+    pids = _tree(running)
     for pid in pids:
         freeze(pid)
         ground.at_end(thaw, pid)
@@ -122,7 +116,7 @@ def descriptors_exhausted(ground: Ground) -> None:
     front = pid_of(running, "front", active=True)
     used = len(list(Path(f"/proc/{front}/fd").iterdir()))
     resource.prlimit(front, resource.RLIMIT_NOFILE, (used + 5, used + 5))
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    load = ground.load(running.port).expect_orders()
     with ground.under_load(load):
         held = [socket.create_connection(("127.0.0.1", running.port), 1) for _ in range(60)]
         time.sleep(ground.span(20, 3))
@@ -153,16 +147,16 @@ def keeper_out_of_memory(ground: Ground) -> None:
     group.mkdir()
     ground.at_end(_remove, group)
     (group / "memory.limit_in_bytes").write_text(str(4 << 20))
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    load = ground.load(running.port).expect_orders()
     with ground.under_load(load):
         old = pid_of(running, "keeper")
-        known, kills = set(_tree(running.process.pid)), int(ground.span(5, 2))
+        known, kills = set(_tree(running)), int(ground.span(5, 2))
         kill(old)
         ends = time.monotonic() + 60
         ready = len(running.said("child.ready", "child=keeper"))
         while _oom_kills(group) < kills:
             ground.hold(time.monotonic() < ends, f"{_oom_kills(group)} kills by the kernel")
-            for pid in set(_tree(running.process.pid)) - known:
+            for pid in set(_tree(running)) - known:
                 known.add(pid)
                 with contextlib.suppress(OSError):
                     (group / "cgroup.procs").write_text(str(pid))
@@ -238,7 +232,7 @@ def clock_moved(ground: Ground) -> None:
     preload = (f"LD_PRELOAD={library}", f"FAKETIME_TIMESTAMP_FILE={file}", "FAKETIME_NO_CACHE=1")
     monotonic = "FAKETIME_DONT_FAKE_MONOTONIC=1"
     running = ground.bridge(NO_NACOS, directory=state, before=("env", *preload, monotonic))
-    before = _tree(running.process.pid)
+    before = _tree(running)
     load = ground.load(running.port)
     for number in range(10):
         load.expect(f"svc-{number}.nacos", *addresses_of(number))
@@ -246,4 +240,4 @@ def clock_moved(ground: Ground) -> None:
         for jump in ("+1h", "-1d", "+0"):
             file.write_text(jump)
             time.sleep(ground.span(40, 3))
-    ground.hold(_tree(before[0]) == before, "a child was replaced")
+    ground.hold(_tree(running) == before, "a child was replaced")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chaos.ground import await_new, collect, freeze, kill, pid_of, status, thaw
+from chaos.ground import BATCH, await_new, collect, freeze, kill, pid_of, status, thaw
 from fakes.asking import rcode, until_says
 from fakes.running import TWO_ORDERS, until
 from fakes.upstream import StubUpstream
@@ -28,7 +28,6 @@ NACOS = ("java", "mvn", "curl")
 BEFORE, AFTER = ("10.0.0.1", "10.0.0.2", "10.0.0.3"), ("10.0.0.1", "10.0.0.2", "10.0.0.4")
 NOBODY = 65_534
 SHOWN_OUT = 3
-BATCH = 64
 DEADLINE_S = 2.6
 SYS_PIDFD_GETFD = 438
 CONNECTED = "03"
@@ -134,7 +133,7 @@ def link_cut(ground: Ground) -> None:
     """The connections between keeper and fronts break, again and again: no answer changes, nobody is replaced, all join again."""
     running = ground.bridge(TWO_ORDERS)
     keeper, front = pid_of(running, "keeper"), pid_of(running, "front", active=True)
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    load = ground.load(running.port).expect_orders()
     cuts = 0
     with ground.under_load(load):
         for _ in range(int(ground.span(20, 3))):
@@ -156,7 +155,7 @@ def link_garbled(ground: Ground) -> None:
     running = ground.bridge(TWO_ORDERS)
     keeper = pid_of(running, "keeper")
     place = _link(running)
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    load = ground.load(running.port).expect_orders()
     refused = 0
     with ground.under_load(load):
         for _ in range(int(ground.span(200, 10))):
@@ -203,7 +202,7 @@ def link_full(ground: Ground) -> None:
         stub.answer_everything("192.0.2.1")
         running = ground.bridge(TWO_ORDERS.replace("upstreams = []", f'upstreams = ["{stub.address}"]'))
         keeper = pid_of(running, "keeper")
-        load = ground.load(running.port, 300).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+        load = ground.load(running.port, 300).expect_orders()
         learner = ground.load(running.port, 500)
         for number in range(names):
             learner.expect(f"n{number}.example", "192.0.2.1")
@@ -241,7 +240,7 @@ def ipv6_only(ground: Ground) -> None:
     inside = ("ip", "netns", "exec", name)
     web = "NACOSDNS_WEB_LISTEN=[::1]:9353"
     running = ground.bridge(TWO_ORDERS, listen='"[::1]:53"', before=(*inside, "env", web), port=53)
-    load = ground.load(53, host="::1", prefix=inside).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    load = ground.load(53, host="::1", prefix=inside).expect_orders()
     with ground.under_load(load, lost=BATCH):
         old = pid_of(running, "front", active=True)
         kill(old)
@@ -259,11 +258,11 @@ def address_late_and_moving(ground: Ground) -> None:
         ip(f"link {words}")
     inside = ("ip", "netns", "exec", name)
     running = ground.bridge(TWO_ORDERS, listen='"127.0.0.1:53", "10.9.9.9:53"', before=inside, port=53)
-    steady = ground.load(53, prefix=inside).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    steady = ground.load(53, prefix=inside).expect_orders()
     with ground.under_load(steady):
         time.sleep(ground.span(30, 1))
         ip("addr add 10.9.9.9/32 dev here")
-        load = ground.load(53, 200, host="10.9.9.9", prefix=inside).expect("orders.nacos", "10.0.0.1", "10.0.0.2").go()
+        load = ground.load(53, 200, host="10.9.9.9", prefix=inside).expect_orders().go()
         time.sleep(ground.span(10, 1))
         ground.require(load.end())
         for old, new in (("here", "there"), ("there", "here")):
@@ -271,7 +270,7 @@ def address_late_and_moving(ground: Ground) -> None:
             time.sleep(ground.span(5, 0.5))
             ip(f"addr add 10.9.9.9/32 dev {new}")
             load = ground.load(53, 200, host="10.9.9.9", prefix=inside)
-            load.expect("orders.nacos", "10.0.0.1", "10.0.0.2").go()
+            load.expect_orders().go()
             time.sleep(ground.span(10, 1))
             ground.require(load.end())
     ground.hold(running.said("listen.address_appeared"), "the log does not say that the address came")
@@ -291,7 +290,7 @@ def _forwarding(ground: Ground, *upstreams: StubUpstream) -> tuple[Bridge, Load]
         for name in CACHED:
             one.answer(name, "A", "192.0.2.7", ttl_s=1)
     running = ground.bridge(TWO_ORDERS.replace("upstreams = []", f"upstreams = [{listed}]"))
-    load = ground.load(running.port, 300).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    load = ground.load(running.port, 300).expect_orders()
     for name in CACHED:
         until_says(running.port, name, {"192.0.2.7"})
         load.expect(name, "192.0.2.7")

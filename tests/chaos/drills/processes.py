@@ -5,51 +5,51 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from chaos.ground import await_new, collect, freeze, kill, pid_of, thaw
+from chaos.ground import BATCH, await_new, collect, freeze, kill, pid_of, thaw
 from chaos.steady import Steady
 from fakes.running import TWO_ORDERS, until
 
 if TYPE_CHECKING:
-    from chaos.ground import Drill, Ground
+    from chaos.ground import Drill, Ground, Load
     from fakes.running import Bridge
 
 DRILLS: list[Drill] = []
 GAP_MS = 20.0
-BATCH = 64
-"""What one recvmmsg of a front takes; what it had in hand when it was killed is lost."""
 
 
-def _plain(ground: Ground) -> Bridge:
-    return ground.bridge(TWO_ORDERS)
+def _asked(ground: Ground, rate: float = 500) -> tuple[Bridge, Load]:
+    running = ground.bridge(TWO_ORDERS)
+    return running, ground.load(running.port, rate).expect_orders()
+
+
+def _kill_front(running: Bridge) -> None:
+    """Kill -9 of the one that answers; waits until there is another one, and a standby again."""
+    old = pid_of(running, "front", active=True)
+    kill(old)
+    await_new(running, "front", old, active=True)
+    until(lambda: pid_of(running, "front", active=False), 20, "a standby")
 
 
 @collect(DRILLS)
 def front_killed(ground: Ground) -> None:
     """The standby takes the sockets over: at most the batch in the dead front's hand is lost, nothing is wrong."""
-    running = _plain(ground)
-    load = ground.load(running.port, 2000).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    running, load = _asked(ground, 2000)
     kills = 10 if not ground.short else 3
     with ground.under_load(load, lost=kills * BATCH):
         for _ in range(kills):
-            old = pid_of(running, "front", active=True)
-            kill(old)
-            await_new(running, "front", old, active=True)
-            until(lambda: pid_of(running, "front", active=False), 20, "a standby")
+            _kill_front(running)
     ground.found(kills=kills)
 
 
 @collect(DRILLS, needs=["cc"])
 def front_killed_at_10000(ground: Ground) -> None:
     """At 10,000 questions a second a kill -9 of the active front loses at most its batch, and nobody waits over 20 ms."""
-    running = _plain(ground)
+    running = ground.bridge(TWO_ORDERS)
     kills = int(ground.span(10, 3))
     load = Steady(ground, running.port, ["orders.nacos"], 10_000, kills * 3.0 + 2)
     time.sleep(1.0)
     for _ in range(kills):
-        old = pid_of(running, "front", active=True)
-        kill(old)
-        await_new(running, "front", old, active=True)
-        until(lambda: pid_of(running, "front", active=False), 20, "a standby")
+        _kill_front(running)
         time.sleep(0.5)
     report = load.end()
     ground.require(report, lost=kills * BATCH)
@@ -60,8 +60,7 @@ def front_killed_at_10000(ground: Ground) -> None:
 @collect(DRILLS)
 def front_stopped(ground: Ground) -> None:
     """A front that hangs is replaced after a second; what it left in its socket is answered then, none lost but its batch."""
-    running = _plain(ground)
-    load = ground.load(running.port, 500).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    running, load = _asked(ground)
     with ground.under_load(load, lost=BATCH):
         old = pid_of(running, "front", active=True)
         freeze(old)
@@ -72,8 +71,7 @@ def front_stopped(ground: Ground) -> None:
 @collect(DRILLS)
 def standby_killed(ground: Ground) -> None:
     """Nobody notices; another one stands by within seconds."""
-    running = _plain(ground)
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    running, load = _asked(ground)
     with ground.under_load(load):
         old = pid_of(running, "front", active=False)
         kill(old)
@@ -83,8 +81,7 @@ def standby_killed(ground: Ground) -> None:
 @collect(DRILLS)
 def keeper_killed(ground: Ground) -> None:
     """Answers go on from what the fronts know; another keeper takes over."""
-    running = _plain(ground)
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    running, load = _asked(ground)
     with ground.under_load(load):
         for _ in range(3):
             old = pid_of(running, "keeper")
@@ -96,8 +93,7 @@ def keeper_killed(ground: Ground) -> None:
 @collect(DRILLS)
 def keeper_stopped(ground: Ground) -> None:
     """A keeper that hangs is replaced; answers go on."""
-    running = _plain(ground)
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    running, load = _asked(ground)
     with ground.under_load(load):
         old = pid_of(running, "keeper")
         freeze(old)
@@ -108,8 +104,7 @@ def keeper_stopped(ground: Ground) -> None:
 @collect(DRILLS)
 def web_killed(ground: Ground) -> None:
     """Answers go on; health and metrics are back within seconds."""
-    running = _plain(ground)
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    running, load = _asked(ground)
     with ground.under_load(load):
         old = pid_of(running, "web")
         kill(old)

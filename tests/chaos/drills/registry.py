@@ -49,17 +49,22 @@ def _services(count: int, instances: int, room: int = 0) -> dict[str, list[str]]
     return {f"s{n}": [f"10.{room}.{n}.{part + 1}" for part in range(instances)] for n in range(count)}
 
 
+def _three_orders(ground: Ground) -> tuple[RealNacos, Bridge, Load]:
+    """A Nacos that knows ``ORDERS``, a bridge that follows it, and a load that expects them all."""
+    nacos = ground.nacos()
+    ground.provider(nacos, "orders", *ORDERS)
+    running = ground.bridge(f'[nacos]\nservers = ["{nacos.address}"]\n')
+    until_says(running.port, "orders.nacos", set(ORDERS))
+    return nacos, running, ground.load(running.port).expect("orders.nacos", *ORDERS)
+
+
 # ---- Nacos dies
 
 
 @collect(DRILLS, needs=NACOS, full_only="tests/real kills and restarts a Nacos under load in CI")
 def nacos_killed(ground: Ground) -> None:
     """Nacos dies, comes back knowing nobody and pushes an empty list: no answer changes."""
-    nacos = ground.nacos()
-    ground.provider(nacos, "orders", *ORDERS)
-    running = ground.bridge(f'[nacos]\nservers = ["{nacos.address}"]\n')
-    until_says(running.port, "orders.nacos", set(ORDERS))
-    load = ground.load(running.port).expect("orders.nacos", *ORDERS)
+    nacos, _, load = _three_orders(ground)
     with ground.under_load(load):
         nacos.kill()
         time.sleep(ground.span(10, 1))
@@ -70,11 +75,7 @@ def nacos_killed(ground: Ground) -> None:
 @collect(DRILLS, needs=NACOS, full_only="tests/real freezes a Nacos in CI")
 def nacos_stopped(ground: Ground) -> None:
     """Nacos hangs until it has given up all its clients, and goes on with empty lists: no answer changes."""
-    nacos = ground.nacos()
-    ground.provider(nacos, "orders", *ORDERS)
-    running = ground.bridge(f'[nacos]\nservers = ["{nacos.address}"]\n')
-    until_says(running.port, "orders.nacos", set(ORDERS))
-    load = ground.load(running.port).expect("orders.nacos", *ORDERS)
+    nacos, running, load = _three_orders(ground)
     with ground.under_load(load):
         nacos.freeze()
         time.sleep(ground.span(60, 12))

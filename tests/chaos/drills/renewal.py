@@ -57,7 +57,7 @@ def upgraded(ground: Ground) -> None:
 def upgrade_refused(ground: Ground) -> None:
     """New code that fails its check, and a configuration that is refused, leave the old one running and say why."""
     running = ground.bridge(TWO_ORDERS)
-    load = ground.load(running.port).expect("orders.nacos", "10.0.0.1", "10.0.0.2")
+    load = ground.load(running.port).expect_orders()
     good = running.file.read_text(encoding="utf-8")
     with ground.under_load(load):
         running.file.write_text(good + '\n[policy]\nanswers = "some"\n', encoding="utf-8")
