@@ -180,6 +180,75 @@ def test_after_a_reconnect_a_member_that_stays_away_goes_when_the_list_was_stabl
     assert world.served() == ["1", "2"]
 
 
+def test_after_a_reconnect_members_that_as_many_others_replaced_go_after_ten_seconds() -> None:
+    """A deploy while Nacos was away: the list is as long as before, so it is not one that is still filling."""
+    world = World()
+    world.connect()
+    world.push(view(1, 2, 3))
+    world.cut()
+    world.now = 10.0
+    world.connect()
+    world.now = 15.0
+    world.push(view(1, 4))
+
+    world.pass_time(26.0, view(1, 4))
+
+    assert world.served() == ["1", "2", "3", "4"]
+
+    world.push(view(1, 4, 5))
+    world.pass_time(35.0, view(1, 4, 5))
+
+    assert world.served() == ["1", "2", "3", "4", "5"]
+
+    world.pass_time(42.0, view(1, 4, 5))
+
+    assert world.served() == ["1", "4", "5"]
+    assert world.why() is Protection.NONE
+
+
+@pytest.mark.parametrize("change", [{"healthy": False}, {"enabled": False}, {"weight": 0.0}])
+def test_after_a_reconnect_only_what_can_be_answered_replaces_a_member(change: dict[str, object]) -> None:
+    world = World()
+    world.connect()
+    world.push(view(1))
+    world.cut()
+    world.now = 10.0
+    world.connect()
+    world.push(view(2, **change))
+
+    world.pass_time(39.0, view(2, **change))
+
+    assert world.served() == ["1", "2"]
+
+    world.pass_time(46.0, view(2, **change))
+
+    assert world.served() == ["2"]
+
+
+def test_members_from_disk_that_as_many_others_replaced_go_after_ten_seconds_when_our_start_saw_nacos_down() -> None:
+    before = World()
+    before.connect()
+    before.push(view(1, 2))
+    world = World()
+    world.services.restore([on_disk(before.services.snapshot(KEY))])
+    world.cut()
+    world.now = 10.0
+    world.connect()
+    world.push(view())
+    world.now = 15.0
+    world.push(view(3))
+
+    world.pass_time(20.0, view(3))
+    world.push(view(3, 4))
+    world.pass_time(29.0, view(3, 4))
+
+    assert world.served() == ["1", "2", "3", "4"]
+
+    world.pass_time(36.0, view(3, 4))
+
+    assert world.served() == ["3", "4"]
+
+
 def test_after_a_reconnect_an_empty_list_holds_until_settling_ends() -> None:
     world = World()
     world.connect()

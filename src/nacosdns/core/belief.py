@@ -27,6 +27,7 @@ class Belief:
         "confirmed_at",
         "demoted",
         "empty_since",
+        "expected",
         "held",
         "key",
         "last_healthy",
@@ -46,6 +47,7 @@ class Belief:
         self.demoted: set[Identity] = set()
         self.held: dict[Identity, float] = {}
         self.listed: set[Identity] | None = None
+        self.expected = 0
         self.changed_at = 0.0
         self.empty_since = 0.0
         self.agreements = 0
@@ -78,11 +80,18 @@ class Belief:
 
     def forget_list(self) -> None:
         """The connection is gone: no list counts, nothing is confirmed, no doubt goes on. Members stay."""
+        if self.listed is not None:
+            self.expected = len(self.members) - len(self.demoted)
         self.confirmed.clear()
         self.held.clear()
         self.listed = None
         self.agreements = 0
         self.empty_since = 0.0
+
+    def as_many_as_before(self) -> bool:
+        """Whether the last list has as many instances to answer as we knew before this connection: it is not half full."""
+        able = [one for k in self.listed or () if (one := self.members[k]).healthy and one.enabled and one.weight > 0]
+        return len(able) >= self.expected
 
     def differs(self, listed: Mapping[Identity, Instance]) -> bool:
         """Whether a list says something else than the last one did."""
@@ -147,6 +156,7 @@ def restored(snapshot: Snapshot) -> Belief:
     """What a disk or a front remembers, as an unconfirmed belief."""
     belief = Belief(snapshot.key)
     belief.members = {instance.identity: instance for instance in snapshot.instances}
+    belief.expected = len(belief.members)
     belief.threshold_reached = snapshot.threshold_reached
     belief.confirmed_at = snapshot.confirmed_at
     belief.last_healthy = snapshot.last_healthy

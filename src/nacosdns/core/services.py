@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nacosdns.core.model import Instance, Policy, ServiceKey, ServiceView
 
 HOLD_S = 10.0
-"""How long one list that takes more than ``shrink_max`` waits for the query that confirms it."""
+"""How long one list that takes more than ``shrink_max``, or all that it lacks replaced, waits for the query that confirms it."""
 HOLD_MEMBERS_MIN = 4
 QUERY_SPACING_S = 5.0
 """A doubt whose time has come asks again this often until a query is answered."""
@@ -257,7 +257,10 @@ class Services:
         if self._takes_too_much(belief, len(gone)):
             belief.held.update(dict.fromkeys(gone, now))
             gone = []
-        ends = {identity: self._ends(belief, identity) for identity in missing if identity not in gone}
+        stable_s = self._settings.stable_s
+        if belief.as_many_as_before():
+            stable_s = min(stable_s, HOLD_S)
+        ends = {identity: self._ends(belief, identity, stable_s) for identity in missing if identity not in gone}
         gone += [identity for identity, end in ends.items() if pulled and now >= end]
         waiting = [max(end, now + QUERY_SPACING_S if now >= end else end) for i, end in ends.items() if i not in gone]
         self._brake.stands_no_more(belief.key)
@@ -271,11 +274,11 @@ class Services:
         size = len(belief.members) - len(belief.demoted)
         return size >= HOLD_MEMBERS_MIN and gone > size * self._policy(belief.key).shrink_max
 
-    def _ends(self, belief: Belief, identity: Identity) -> float:
+    def _ends(self, belief: Belief, identity: Identity, stable_s: float) -> float:
         if (at := belief.held.get(identity)) is not None:
             return at + HOLD_S
         since = self._connections[belief.key.namespace].since
-        return min(since + self._settings.settle_s, max(since, belief.changed_at) + self._settings.stable_s)
+        return min(since + self._settings.settle_s, max(since, belief.changed_at) + stable_s)
 
     # --- loss and brake
 
