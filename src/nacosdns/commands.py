@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from nacosdns.config import Config
 
+_Answer = TypeVar("_Answer")
 UPGRADE_DEADLINE_S = 300.0
 UPGRADE_POLL_S = 0.2
 
@@ -76,8 +77,12 @@ def ask(arguments: Namespace) -> int:
 
 
 def services(arguments: Namespace) -> int:
-    """`nacosdns services`: what is known."""
-    _show(arguments, _call(arguments, "services"), report.services)
+    """`nacosdns services`: what is known; with ``--all`` what Nacos lists beside it."""
+    path = running(arguments)
+    pages = _asked(path, lambda: list(admin.pages(path, "services", {"listed": arguments.all})))
+    rows = [row for page in pages for row in page["rows"]]
+    rows.sort(key=lambda row: (row["registry"], row["namespace"], row["group"], row["service"]))
+    _show(arguments, rows, report.services)
     return 0
 
 
@@ -226,8 +231,13 @@ def meant(arguments: Namespace) -> Config:
 
 def _call(arguments: Namespace, verb: str, **values: object) -> Any:  # noqa: ANN401  # each verb answers in its own shape
     path = running(arguments)
+    return _asked(path, lambda: admin.call(path, verb, values))
+
+
+def _asked(path: Path, ask: Callable[[], _Answer]) -> _Answer:
+    """What it answers; an error says where else a bridge runs."""
     try:
-        return admin.call(path, verb, values)
+        return ask()
     except ControlError as error:
         others = admin.elsewhere(path, "link.sock") if not admin.is_alive(path) else []
         if not others:

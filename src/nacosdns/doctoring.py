@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 TOTAL_S = 5.0
 PROBE_S = 2.5
 NACOS_S = 2.0
+SERVICES_S = 2.0
 SERVERS_ASKED = 3
 SAID_MAX = 200
 _WORSE = {health.value: place for place, health in enumerate(Health)}
@@ -414,17 +415,33 @@ def _namespaces(registry: Any) -> Iterable[Namespace]:  # noqa: ANN401  # likewi
 
 def _services(control: Path) -> Services:
     """Of a service that no name leads to the reason stands in brackets in place of the name."""
+    rows: list[Any] = []
+    seen = total = 0
+    ends = time.monotonic() + SERVICES_S
     try:
-        rows: Any = admin.call(control, "services", {})
+        for page in admin.pages(control, "services", {"listed": True}):
+            rows += page["rows"]
+            total = page["total"]
+            seen = len(rows) if page["next"] else total
+            if time.monotonic() > ends:
+                break
     except ControlError:
         return Services()  # `status` says why
-    nameless = [row for row in rows if str(row.get("name", "")).startswith("(")]
-    protected = [row for row in rows if row.get("protection") not in {None, "", "none"}]
+    nameless = [row for row in rows if row["name"].startswith("(")]
+    protected = [row for row in rows if row["protection"] != "none"]
+    clashing = {
+        (row["namespace"], row["group"], *sorted([row["service"], *row["spellings"]]))
+        for row in rows
+        if row["spellings"]
+    }
     return Services(
         unnameable=tuple(
             (f"{row['namespace']}/{row['group']}/{row['service']}", row["name"][1:-1]) for row in nameless
         ),
         protected=tuple(f"{row['name']} ({row['protection']})" for row in protected),
+        clashing=tuple(f"{' and '.join(names)} ({namespace}/{group})" for namespace, group, *names in sorted(clashing)),
+        seen=seen,
+        total=total,
     )
 
 

@@ -78,7 +78,7 @@ class Keeper:
         self.schedule = Schedule(schedule, rng)
         self.namespaces = schedule.namespaces
         self._bare = schedule.bare
-        self._catalogue = Catalogue()
+        self.catalogue = Catalogue()
         self.registry = registry
         self.store = store
         self.clock = clock
@@ -190,7 +190,7 @@ class Keeper:
         outcome = "missing"
         found: FoldedKey | None = None
         for key in keys:
-            if found is not None and not (self._catalogue.lists(key) and folded_of(key) == found):
+            if found is not None and not (self.catalogue.lists(key) and folded_of(key) == found):
                 continue
             pushes = self._pushes.get(key, 0)
             try:
@@ -210,7 +210,7 @@ class Keeper:
     def _outdates_catalogue(self, keys: tuple[ServiceKey, ...], outcome: str) -> bool:
         """Whether a read would tell more: all of them are new to it, or one that it lists is missing and was asked for."""
         asked = keys in self.fronts.waited_for(keys[0].namespace)
-        return not any(map(self._catalogue.lists, keys)) or (outcome == "missing" and asked)
+        return not any(map(self.catalogue.lists, keys)) or (outcome == "missing" and asked)
 
     async def _subscribe(self, key: ServiceKey) -> None:
         assert self.registry is not None
@@ -247,10 +247,10 @@ class Keeper:
         assert self.registry is not None
         names = await self.registry.list_services(namespace, group)
         now = self.clock.now()
-        self._catalogue.learn(namespace, group, names, now)
+        self.catalogue.learn(namespace, group, names, now)
         for key in self.services.catalogue(namespace, group, frozenset(names), now):
             self._log.info("service.deleted", service=str(key))
-        for key in self._catalogue.unheard(namespace, group, self.services.registered()):
+        for key in self.catalogue.unheard(namespace, group, self.services.registered()):
             self.schedule.lookup((key,), known=True)
         if self.services.empties(namespace, group):
             self.schedule.want_catalogue(namespace, group)
@@ -369,7 +369,7 @@ class Keeper:
         self._wake.set()
 
     def _lookup(self, link: Link, frame: Lookup) -> None:
-        keys = self._catalogue.spell(frame.keys)
+        keys = self.catalogue.spell(frame.keys)
         namespace = keys[0].namespace
         if self.registry is None or namespace not in self.namespaces:
             link.send(LookedUp(frame.keys, "missing"))
@@ -383,7 +383,7 @@ class Keeper:
 
     def _plan(self, link: Link, asked: tuple[ServiceKey, ...], keys: tuple[ServiceKey, ...]) -> None:
         now = self.clock.now()
-        is_known = any(key in self.services or self._catalogue.lists(key) for key in keys)
+        is_known = any(key in self.services or self.catalogue.lists(key) for key in keys)
         if not is_known and self.schedule.unknown_crowded(now) and self._catalogue_lacks(keys, now):
             link.send(LookedUp(asked, "missing"))
         elif self.schedule.lookup(keys, known=is_known):
@@ -400,12 +400,12 @@ class Keeper:
         told = [
             key
             for key in keys
-            if self._catalogue.covers(key.namespace, key.group) or (key.namespace, key.group) in self.services.groups
+            if self.catalogue.covers(key.namespace, key.group) or (key.namespace, key.group) in self.services.groups
         ]
         return (
             bool(told)
             and self.services.settled(keys[0].namespace, now)
-            and all(self._catalogue.lacks(key, now) for key in told)
+            and all(self.catalogue.lacks(key, now) for key in told)
         )
 
     def _externals(self, sender: Link, items: tuple[External, ...]) -> None:
@@ -445,7 +445,7 @@ class Keeper:
 
     def _feed_names(self, feed: Feed) -> None:
         """Fronts need the catalogue for bare names only."""
-        for (namespace, group), names in self._catalogue.items():
+        for (namespace, group), names in self.catalogue.items():
             if (namespace, group) in self._bare:
                 feed.names(Names(namespace, group, names, self.clock.wall()))
 

@@ -1,6 +1,7 @@
 """What an operator asks of the keeper: the services, its state, a flush, numbers for the gauges.
 
-Must not know: the control socket. Rule: what changes a belief is a method of the keeper.
+Must not know: the control socket. Rules: what changes a belief is a method of the keeper; what may be long is told a page
+at a time, for pushes and fronts wait meanwhile.
 """
 
 from __future__ import annotations
@@ -16,13 +17,29 @@ from nacosdns.core.spelling import folded_of
 from nacosdns.errors import ControlError, WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from nacosdns.core.model import ServiceKey, Snapshot
     from nacosdns.core.naming import Candidate, FoldedKey, Names
     from nacosdns.keeper import Keeper
 
 PROTECTED_SHOWN_MAX = 50
+PAGE_ROWS = 200
+"""Some ten milliseconds of work."""
+LISTINGS_MAX = 8
+"""So many may be read at a time; the oldest goes first."""
+
+_ONLY_LISTED: dict[str, object] = {
+    "instances": None,
+    "healthy": None,
+    "protection": Protection.NONE.value,
+    "protected_s": None,
+    "unconfirmed": 0,
+    "demoted": 0,
+    "source": "catalogue",
+    "subscribed": False,
+    "age_s": None,
+}
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -36,31 +53,78 @@ class Counts(msgspec.Struct, frozen=True):
     oldest_confirmation_s: float
 
 
+class PageWanted(msgspec.Struct, frozen=True):
+    """A part of the list of services.
+
+    ``listed``: with those that only the registry's catalogue knows. ``after``: the ``next`` of the page before it.
+    """
+
+    listed: bool = False
+    after: tuple[int, int, int] | None = None
+
+
 class KeeperControl:
     """The keeper's half of `services` and `status`."""
 
     def __init__(self, keeper: Keeper, names: Names) -> None:
         self._keeper = keeper
         self._names = names
+        self._listings: dict[int, list[ServiceKey]] = {}
+        self._listed = 0
 
     def __repr__(self) -> str:
         return f"<KeeperControl of {self._keeper!r}>"
 
-    def listing(self) -> list[dict[str, object]]:
-        """For `nacosdns services`."""
-        wall = self._keeper.clock.wall()
-        services = self._keeper.services
-        return [self._row(services.snapshot(key), wall) for key in sorted(services)]
+    def page(self, arguments: Mapping[str, object]) -> dict[str, object]:
+        """For `nacosdns services`: ``rows`` in no order, ``next`` for the page after it, ``total`` of all pages.
 
-    def _row(self, snapshot: Snapshot, wall: float) -> dict[str, object]:
-        key = snapshot.key
-        since = snapshot.protected_since
-        return {
+        What goes while the pages are read is left out, what comes is not told of.
+        """
+        wanted = msgspec.convert(arguments, PageWanted)
+        number, at = self._begin(listed=wanted.listed) if wanted.after is None else self._continue(wanted.after)
+        keys = self._listings[number]
+        end = at + PAGE_ROWS
+        is_last = end >= len(keys)
+        rows = [row for key in keys[at:end] if (row := self._row(key))]
+        if is_last:
+            del self._listings[number]
+        return {"rows": rows, "next": None if is_last else (self._keeper.epoch, number, end), "total": len(keys)}
+
+    def _begin(self, *, listed: bool) -> tuple[int, int]:
+        services = self._keeper.services
+        keys = services.keys()
+        if listed:
+            keys += [key for key in self._keeper.catalogue if key not in services]
+        while len(self._listings) >= LISTINGS_MAX:
+            del self._listings[next(iter(self._listings))]
+        self._listed += 1
+        self._listings[self._listed] = keys
+        return self._listed, 0
+
+    def _continue(self, after: tuple[int, int, int]) -> tuple[int, int]:
+        epoch, number, at = after
+        if epoch != self._keeper.epoch or number not in self._listings:
+            raise ControlError("the keeper is another one by now, or too many ask at once; ask again")
+        return number, at
+
+    def _row(self, key: ServiceKey) -> dict[str, object] | None:
+        """None for what is gone. A service that only the catalogue lists has no instances that we know of."""
+        catalogue = self._keeper.catalogue
+        row: dict[str, object] = {
             "name": self._name(key),
             "namespace": key.namespace,
             "group": key.group,
             "service": key.service,
             "registry": key.registry,
+            "spellings": [other for other in catalogue.spellings(key) if other != key.service],
+        }
+        if key in self._keeper.services:
+            return row | self._state(self._keeper.services.snapshot(key), self._keeper.clock.wall())
+        return row | _ONLY_LISTED if catalogue.lists(key) else None
+
+    def _state(self, snapshot: Snapshot, wall: float) -> dict[str, object]:
+        since = snapshot.protected_since
+        return {
             "instances": len(snapshot.instances),
             "healthy": sum(1 for i in snapshot.instances if i.healthy and i.enabled),
             "protection": snapshot.protection.value,
@@ -68,7 +132,7 @@ class KeeperControl:
             "unconfirmed": snapshot.unconfirmed,
             "demoted": snapshot.demoted,
             "source": snapshot.source.value,
-            "subscribed": self._keeper.schedule.is_live(key),
+            "subscribed": self._keeper.schedule.is_live(snapshot.key),
             "age_s": round(wall - snapshot.confirmed_at, 1) if snapshot.confirmed_at else None,
         }
 

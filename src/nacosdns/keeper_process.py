@@ -164,7 +164,7 @@ class KeeperProcess:
         """Control verbs: services, status, cache.flush, cache.accept."""
         match verb:
             case "services":
-                return self._control.listing()
+                return self._control.page(arguments)
             case "status":
                 return self._control.status() | {"tasks": len(asyncio.all_tasks())}
             case "cache.accept":

@@ -95,6 +95,23 @@ def test_services_and_status_are_tables_for_people_and_data_for_programs(whole):
     assert json.loads(whole("status", "--json").stdout)["supervisor"]["covered"] == []
 
 
+def test_more_services_than_a_page_holds_are_listed_in_order(tmp_path) -> None:
+    from fakes.running import Bridge  # noqa: PLC0415  # likewise
+
+    names = [f"svc-{number:03}" for number in range(450)]
+    entries = (f'[[static]]\nname = "{name}"\ninstances = [{{ ip = "10.0.0.1", port = 80 }}]\n' for name in names[::-1])
+    running = Bridge(tmp_path, text="[nacos]\nservers = []\n" + "".join(entries), modules={}).up()
+    try:
+        until(lambda: nacosdns("services", "-c", str(running.file)).returncode == 0, 20.0, "the keeper")
+        listed = json.loads(nacosdns("services", "--json", "-c", str(running.file)).stdout)
+        everywhere = json.loads(nacosdns("services", "--all", "--json", "-c", str(running.file)).stdout)
+    finally:
+        running.close()
+
+    assert [row["service"] for row in listed] == names
+    assert [row["service"] for row in everywhere] == names
+
+
 def test_the_cache_is_listed_and_a_flush_of_what_is_not_kept_is_a_no(whole):
     listed = whole("cache", "list", "--json")
     flushed = whole("cache", "flush", "orders.nacos", "--json")

@@ -34,6 +34,11 @@ def test_the_spelling_that_is_asked_for_wins_whatever_was_asked_before(
     assert addresses(running.port, "LETTERS") == ["10.79.0.1"]
     assert "taken is Letters, not letters" in str(cli(running, "ask", "LETTERS.nacos")["why"])
 
+    (clash,) = [one for one in cli(running, "doctor")["findings"] if one["id"] == "services.clashing"]
+    assert "Letters and letters (public/DEFAULT_GROUP)" in clash["seen"]
+    assert "hidden" not in {row["service"] for row in cli(running, "services")}
+    assert "hidden" in {row["service"] for row in cli(running, "services", "--all")}
+
     assert rcode(running.port, "hidden.nacos") == "NXDOMAIN"
     assert "none is enabled" in str(cli(running, "ask", "hidden.nacos")["why"])
     assert cli(running, "cache", "flush", "letters")["keeper"]["services"]

@@ -229,6 +229,15 @@ def test_many_services_without_a_name_are_counted_and_a_few_named():
     assert found.seen.count("public/") == 5
 
 
+def test_spellings_that_share_a_name_are_a_warning_and_services_not_looked_at_are_said() -> None:
+    services = Services(clashing=("Orders and orders (public/DEFAULT_GROUP)",), seen=200, total=900)
+    facts = msgspec.structs.replace(GOOD, services=services)
+
+    assert wrong(facts) == [("services.clashing", "warning")]
+    assert "Orders and orders (public/DEFAULT_GROUP)" in finding("services.clashing", facts).seen
+    assert "200 of 900" in finding("services.many", facts).seen
+
+
 @pytest.mark.parametrize(
     ("jvm", "seen"),
     [

@@ -13,7 +13,7 @@ from nacosdns.core.model import ServiceKey
 from nacosdns.core.naming import fold_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, ItemsView
+    from collections.abc import Collection, ItemsView, Iterator, Sequence
 
 FRESH_S = 90.0
 SPELLINGS_MAX = 3
@@ -29,6 +29,10 @@ class Catalogue:
 
     def __repr__(self) -> str:
         return f"<Catalogue groups={len(self._names)} names={sum(map(len, self._names.values()))}>"
+
+    def __iter__(self) -> Iterator[ServiceKey]:
+        for (namespace, group), names in self._names.items():
+            yield from (ServiceKey(namespace, group, name) for name in names)
 
     def items(self) -> ItemsView[tuple[str, str], tuple[str, ...]]:
         """Namespace and group, names."""
@@ -47,14 +51,17 @@ class Catalogue:
         """The spellings that the catalogue lists for these names, those asked for first; else the keys as they are."""
         listed: dict[ServiceKey, None] = dict.fromkeys(key for key in keys if self.lists(key))
         for key in keys:
-            names = self._spellings.get((key.namespace, key.group), {}).get(fold_text(key.service), ())
+            names = self.spellings(key)
             listed.update(dict.fromkeys(ServiceKey(key.namespace, key.group, name, key.registry) for name in names))
         return tuple(listed)[:SPELLINGS_MAX] or keys
 
+    def spellings(self, key: ServiceKey) -> Sequence[str]:
+        """How the last read spells what this key means, in code-point order."""
+        return self._spellings.get((key.namespace, key.group), {}).get(fold_text(key.service), ())
+
     def lists(self, key: ServiceKey) -> bool:
         """Whether the last read lists exactly this spelling."""
-        names = self._spellings.get((key.namespace, key.group), {})
-        return key.service in names.get(fold_text(key.service), ())
+        return key.service in self.spellings(key)
 
     def unheard(self, namespace: str, group: str, known: Collection[ServiceKey]) -> list[ServiceKey]:
         """What the last read lists of services that are known, but not in these spellings."""

@@ -89,6 +89,16 @@ def _services(facts: Facts, setting: Setting) -> Iterator[Finding]:
         names = some([f"{service}: {why}" for service, why in rows], "; ")
         todo = "; ".join(dict.fromkeys(_nameable(why) for _, why in rows))
         yield warning("services.unnameable", f"no DNS name leads to {_counted(len(rows), 'service')} ({names})", todo)
+    if facts.services and facts.services.clashing:
+        clashing = facts.services.clashing
+        seen = f"{_counted(len(clashing), 'name')} {'means' if len(clashing) == 1 else 'mean'} several services: {some(clashing, '; ')}"
+        todo = (
+            "give each a name of its own: until then the spelling of the question chooses, else the first by code point"
+        )
+        yield warning("services.clashing", seen, todo)
+    if facts.services and facts.services.seen < facts.services.total:
+        seen = f"{facts.services.seen} of {facts.services.total} services were looked at; `nacosdns services --all` shows all"
+        yield ok("services.many", seen)
     file = facts.static_file
     if file is not None and file.error:
         todo = "correct it: the bridge has its last good content, and none after a start"

@@ -226,10 +226,17 @@ class Bridge(_Facts, frozen=True):
 
 
 class Services(_Facts, frozen=True):
-    """What the bridge says of its services: those that no name leads to, with the reason, and those that are protected."""
+    """What the bridge says of its services and of those that Nacos lists.
+
+    Those that no name leads to, with the reason; those that are protected; spellings that share a name. ``seen`` of
+    ``total`` were looked at.
+    """
 
     unnameable: tuple[tuple[str, str], ...] = ()
     protected: tuple[str, ...] = ()
+    clashing: tuple[str, ...] = ()
+    seen: int = 0
+    total: int = 0
 
 
 class Facts(_Facts, frozen=True):

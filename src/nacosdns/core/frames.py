@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VERSION = 1
-CONTROL_VERSION = 1
+CONTROL_VERSION = 2
 """Of the requests and answers on the control socket: raised when an older bridge or command would get them wrong."""
 FRAME_BYTES_MAX = 32 << 20
 """A service is told in one frame, whatever its size; Nacos sends at most 10 MB in one message."""

@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -19,7 +19,7 @@ from nacosdns.core.handover import HeldFile
 from nacosdns.errors import ControlError, StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 REQUEST_BYTES_MAX = 64 * 1024
 REQUEST_DEADLINE_S = 2.0
@@ -195,6 +195,16 @@ async def _read_request(reader: asyncio.StreamReader) -> frames.Ask:
     if not isinstance(frame, frames.Ask):
         raise ControlError("not a request")
     return frame
+
+
+def pages(path: Path, verb: str, arguments: Mapping[str, object]) -> Iterator[Any]:
+    """Asks page by page. What ``call`` raises."""
+    after = None
+    while True:
+        page: Any = call(path, verb, {**arguments, "after": after})
+        yield page
+        if (after := page["next"]) is None:
+            return
 
 
 def call(path: Path, verb: str, arguments: Mapping[str, object]) -> object:
