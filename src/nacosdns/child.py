@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from nacosdns.config import Config
     from nacosdns.ports import Log
 
-BEAT_S = 0.25
+BEAT_S = 0.4
+"""Two are missed before one is a second late, and each is a wake-up."""
 IDLE_BEAT_S = {"front": 0.5, "keeper": 1.0, "web": 1.0}
 """Of who reads no socket: each beat is a wake-up, and core/watch.py is patient with keeper and web."""
 STEP_BACK = {"front": (0, 0), "keeper": (200, 5), "web": (400, 10)}

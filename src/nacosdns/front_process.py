@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from nacosdns.edge.udp import UdpDoor
     from nacosdns.ports import Link
 
-GAUGES_S = 1.0
-PAGES_LOOKED_AT = 500  # a second, for whether their answers were used
+GAUGES_S = 2.0
+PAGES_LOOKED_AT = 1000  # each time, for whether their answers were used
 DRAIN_STEP_S = 0.01
 RESOLV_CONF = "resolv.conf"
 FIRST_ROWS = 2000
