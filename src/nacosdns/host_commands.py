@@ -73,7 +73,7 @@ def _examine(config: Config, tree: Tree, refused: str) -> Facts:
 
 def resolvconf_show(arguments: Namespace) -> int:
     """`nacosdns resolvconf show`: the file as it is and as it should be; 1 when these differ."""
-    config = configured(arguments)
+    config = meant(arguments)
     where = guarding.place(config)
     found = resolvfile.look(where.path)
     saved = resolvfile.read_saved(where.saved)
@@ -125,7 +125,7 @@ def resolvconf_guard(arguments: Namespace) -> int:
 
 def resolvconf_restore(arguments: Namespace) -> int:
     """`nacosdns resolvconf restore`: gives the file back."""
-    config = configured(arguments)
+    config = meant(arguments)
     logs.configure("error", role="guard")
     guard = guarding.Guard(config, logs.log())
     try:

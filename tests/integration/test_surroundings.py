@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -239,12 +240,14 @@ def test_commands_find_the_bridge_although_its_file_is_bad(bridge, damage):
     running.wait_for("reload.refused")
     until(lambda: nacosdns("ask", "orders.nacos", *file).returncode == 0, what="an answer")
     status, services, doctor = (nacosdns(verb, *file) for verb in ("status", "services", "doctor"))
+    resolv = nacosdns("resolvconf", "show", "--json", *file)
 
     assert status.returncode == services.returncode == 0
     assert "RELOAD REFUSED" in status.stdout
     assert "runs on what was read before" in status.stderr
     assert status.stderr.startswith(f"nacosdns: {running.file}:")
     assert "bridge.canary" in doctor.stdout
+    assert "no address on port 53" in json.loads(resolv.stdout)["error"]  # which is so of what the bridge has
 
 
 def test_a_bad_file_without_a_bridge_is_a_fault_of_the_file(tmp_path):
