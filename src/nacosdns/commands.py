@@ -87,12 +87,13 @@ def services(arguments: Namespace) -> int:
 
 
 def status(arguments: Namespace) -> int:
-    """`nacosdns status`: how every part is; 1 when a part is missing or a socket has no front."""
+    """`nacosdns status`: how every part is; 1 when a part is missing (web too) or a socket has no front."""
     answer = _call(arguments, "status")
     _show(arguments, answer, report.status)
     parts = [answer.get("keeper"), *(answer.get("fronts") or {}).values()]
     failed = any(not isinstance(part, dict) or "error" in part for part in parts)
-    return 1 if failed or answer["supervisor"]["covered"] else 0
+    own = answer["supervisor"]
+    return 1 if failed or own["covered"] or own.get("web") else 0
 
 
 def upgrade(arguments: Namespace) -> int:

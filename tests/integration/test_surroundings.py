@@ -117,12 +117,13 @@ def test_a_taken_web_port_stops_no_dns_and_is_tried_again(bridge):
         answered = answers(running)
         until(lambda: child_of(running, "web")["failures"] >= 3, what="further attempts")
         fault = own(running)["web"]
-        said = nacosdns("status", "-c", str(running.file)).stdout
+        said = nacosdns("status", "-c", str(running.file))
     running.wait_for("child.ready", "child=web", seconds=30.0)
 
     assert answered
     assert f"127.0.0.1:{running.web_port} (tcp) is taken by" in fault
-    assert f"NO WEB: {fault}" in said
+    assert f"NO WEB: {fault}" in said.stdout
+    assert said.returncode == 1
     assert len(running.said("web.unusable")) == 1
     assert not own(running)["web"]
 
