@@ -19,7 +19,7 @@ from fakes.host_tree import process
 from fakes.nacos_server import FakeNacos
 from fakes.running import Bridge, free_port, until
 from fakes.upstream import StubUpstream
-from nacosdns import doctoring, report
+from nacosdns import bridge_facts, doctoring, report
 from nacosdns.config import Cache, Config, Forward, Nacos, Server
 from nacosdns.core import doctor
 from nacosdns.edge import hostfacts
@@ -334,7 +334,7 @@ UP, DOWN, LOOP = ({"address": "192.0.2.1:53", "health": word, "last_error": word
 )
 def test_a_standby_that_asked_nobody_does_not_hide_what_the_front_that_serves_has_seen(fronts, health: str) -> None:
     status = {"fronts": {str(slot): {"upstreams": [one]} for slot, one in enumerate(fronts)}}
-    (found,) = doctoring.bridge_facts(status, Tree()).upstreams
+    (found,) = bridge_facts.facts_of(status, Tree()).upstreams
 
     assert (found.address, found.health, found.error) == ("192.0.2.1:53", health, health)
     assert ("NO UPSTREAM" in report.status({"supervisor": {}} | status)) is (health != "up")
@@ -342,7 +342,7 @@ def test_a_standby_that_asked_nobody_does_not_hide_what_the_front_that_serves_ha
 
 @pytest.mark.parametrize("own", [{}, {"reload": None, "upgrade": None}, {"reload": {}, "upgrade": {"state": "done"}}])
 def test_a_bridge_that_tells_of_no_refusal_has_none(own: dict[str, object]) -> None:
-    found = doctoring.bridge_facts({"supervisor": own}, Tree())
+    found = bridge_facts.facts_of({"supervisor": own}, Tree())
 
     assert (found.reload_refused, found.reload_s, found.upgrade_failed, found.web_fault) == ("", None, "", "")
 
@@ -351,7 +351,7 @@ def test_a_bridge_tells_what_it_was_refused() -> None:
     children = [{"pid": 5, "role": "front", "phase": "ready"}, {"pid": 6, "role": "web", "phase": "starting"}]
     reload, upgrade = {"refused": "no such key", "at": 1.0}, {"state": "failed", "reason": "it does not import"}
     own = {"reload": reload, "upgrade": upgrade, "children": children}
-    found = doctoring.bridge_facts({"supervisor": own}, Tree())
+    found = bridge_facts.facts_of({"supervisor": own}, Tree())
 
     assert found.reload_refused == "no such key"
     assert found.reload_s is not None

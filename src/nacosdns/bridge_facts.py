@@ -1,0 +1,133 @@
+"""What the running bridge says of itself by its control socket, as facts for `doctor`.
+
+Must not know: what is right or wrong (core/doctor.py). Rule: an answer of another shape is an error of whoever calls.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from nacosdns.core.facts import Bridge, Namespace, Services, UpstreamState
+from nacosdns.core.resolvers import Health
+from nacosdns.edge import admin, hostfacts, sockets
+from nacosdns.errors import ControlError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from nacosdns.edge.hostfacts import Tree
+
+SERVICES_S = 2.0
+_WORSE = {health.value: place for place, health in enumerate(Health)}
+"""From good to bad, as core/resolvers.py has them."""
+
+
+def look(tree: Tree, control: Path) -> Bridge:
+    """What `status` says; why there is no answer."""
+    try:
+        status: Any = admin.call(control, "status", {})
+    except ControlError as error:
+        return Bridge(error=str(error), denied=isinstance(error.__cause__, PermissionError))
+    return facts_of(status, tree)
+
+
+def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the control socket gives it
+    """What an answer of `status` means."""
+    own, keeper, fronts = status.get("supervisor") or {}, status.get("keeper") or {}, status.get("fronts") or {}
+    parts = {"the keeper": keeper, **{f"front {slot}": part for slot, part in fronts.items()}}
+    store = keeper.get("store") or {}
+    pid = own.get("pid", 0)
+    wanted = sockets.RECEIVE_BUFFER_BYTES
+    return Bridge(
+        pid=pid,
+        children=tuple(child["pid"] for child in own.get("children") or ()),
+        canary_age_s=own.get("canary_age_s"),
+        covered=bool(own.get("covered")),
+        missing=tuple(own.get("missing") or ()),
+        failed=tuple(f"{name}: {part['error']}" for name, part in parts.items() if "error" in part),
+        namespaces=tuple(_namespaces(keeper.get("registry") or {})),
+        upstreams=tuple(_upstream_states(fronts.values())),
+        left_out=tuple(
+            dict.fromkeys((one["address"], one["why"]) for one in _told(fronts.values(), "upstreams_left_out"))
+        ),
+        brake_s=keeper.get("brake_s"),
+        protected=keeper.get("protected_count") or 0,
+        store_error=str(own.get("disk") or ("its database is of a newer version" if store.get("not_used") else "")),
+        store_failures=store.get("failures") or 0,
+        buffer_bytes=own.get("receive_buffer_bytes") or hostfacts.buffer_bytes(tree, pid, wanted),
+        files_max=hostfacts.files_max(tree, pid),
+        **_refused(own),
+        web_phase=next((child["phase"] for child in own.get("children") or () if child.get("role") == "web"), ""),
+    )
+
+
+def _told(fronts: Iterable[dict[str, Any]], key: str) -> Iterator[dict[str, Any]]:
+    return (one for front in fronts for one in front.get(key) or ())
+
+
+def _upstream_states(fronts: Iterable[dict[str, Any]]) -> Iterable[UpstreamState]:
+    """The worst that a front has seen of each: a standby has asked nobody yet, and holds everybody for good."""
+    worst: dict[str, UpstreamState] = {}
+    for one in _told(fronts, "upstreams"):
+        state = UpstreamState(address=one["address"], health=one["health"], error=str(one.get("last_error") or ""))
+        known = worst.get(state.address)
+        if known is None or _WORSE.get(state.health, 0) > _WORSE.get(known.health, 0):
+            worst[state.address] = state
+    return worst.values()
+
+
+def _refused(own: Any) -> dict[str, Any]:  # noqa: ANN401  # likewise
+    """The reload and the upgrade that failed last; a bridge of an older release tells of none."""
+    reload, upgrade = own.get("reload") or {}, own.get("upgrade") or {}
+    return {
+        "reload_refused": str(reload.get("refused") or ""),
+        "reload_s": max(0.0, time.time() - reload["at"]) if reload.get("at") else None,
+        "upgrade_failed": str(upgrade.get("reason") or "see its log") if upgrade.get("state") == "failed" else "",
+        "web_fault": str(own.get("web") or ""),
+    }
+
+
+def _namespaces(registry: Any) -> Iterable[Namespace]:  # noqa: ANN401  # likewise
+    for name, state in (registry.get("namespaces") or {}).items():
+        yield Namespace(
+            name=name,
+            connected=bool(state.get("connected")),
+            server=state.get("server") or "",
+            version=state.get("version") or "",
+            generation=state.get("generation") or "",
+            error=state.get("last_error") or "",
+        )
+
+
+def services(control: Path) -> Services:
+    """Of a service that no name leads to the reason stands in brackets in place of the name."""
+    rows: list[Any] = []
+    seen = total = 0
+    ends = time.monotonic() + SERVICES_S
+    try:
+        for page in admin.pages(control, "services", {"listed": True}):
+            rows += page["rows"]
+            total = page["total"]
+            seen = len(rows) if page["next"] else total
+            if time.monotonic() > ends:
+                break
+    except ControlError:
+        return Services()  # `status` says why
+    nameless = [row for row in rows if row["name"].startswith("(")]
+    protected = [row for row in rows if row["protection"] != "none"]
+    clashing = {
+        (row["namespace"], row["group"], *sorted([row["service"], *row["spellings"]]))
+        for row in rows
+        if row["spellings"]
+    }
+    return Services(
+        unnameable=tuple(
+            (f"{row['namespace']}/{row['group']}/{row['service']}", row["name"][1:-1]) for row in nameless
+        ),
+        protected=tuple(f"{row['name']} ({row['protection']})" for row in protected),
+        clashing=tuple(f"{' and '.join(names)} ({namespace}/{group})" for namespace, group, *names in sorted(clashing)),
+        seen=seen,
+        total=total,
+    )
