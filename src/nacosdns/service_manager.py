@@ -80,4 +80,6 @@ def in_words(watch: Watch, addresses: Iterable[object], upgrade: Upgrade | None,
         words.append("no disk")
     if watch.covered:
         return "; ".join(("NO FRONT answers, clients get SERVFAIL", *words))
+    if not any(ward.reads for ward in watch.wards.values()):
+        return "; ".join(("starting", *words))
     return "; ".join((f"answering on {', '.join(map(str, addresses))}", *words))

@@ -289,7 +289,8 @@ class Supervisor:
             due_at = self.watch.due_at()
             wait_s = None if due_at is None else max(0.0, due_at - self.clock.now())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
 
     def _do(self, action: watch.Action) -> None:
         match action:
@@ -303,9 +304,16 @@ class Supervisor:
             case watch.Drain(slot, deadline_s):
                 self.children.tell(slot, frames.Drain(deadline_s))
             case watch.Cover(own):
-                alarming = own and not self.watch.stopping
-                (self._log.warning if alarming else self._log.info)("front.covered", sockets=list(own))
-                self._cover.set((pair.udp, pair.tcp) for slot in own for pair in self.listeners.pairs(slot))
+                self._cover_slots(own)
+
+    def _cover_slots(self, own: tuple[int, ...]) -> None:
+        """What systemd holds too outlives us: whoever asks while we stop is answered by the next one."""
+        stopping = self.watch.stopping
+        pairs = [pair for slot in own for pair in self.listeners.pairs(slot) if not (stopping and pair.given)]
+        if pairs or not own:
+            alarming = own and not stopping
+            (self._log.warning if alarming else self._log.info)("front.covered", sockets=list(own))
+        self._cover.set((pair.udp, pair.tcp) for pair in pairs)
 
     def _spawn(self, slot: int) -> None:
         role = self.watch.wards[slot].role

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from fakes.paced import Paced
 from fakes.running import FAKES, Bridge, exchange, free_port, packet, until
+from nacosdns.core.watch import Spawn, Watch
 from nacosdns.edge.activation import Notifier, given_sockets, watchdog_s
 from nacosdns.errors import StartError
-from nacosdns.service_manager import ServiceManager
+from nacosdns.service_manager import ServiceManager, in_words
 
 
 class Manager:
@@ -141,6 +143,19 @@ def test_a_manager_that_does_not_listen_hurts_nobody(tmp_path):
     assert not Notifier("").say(READY=1)
 
 
+def test_the_status_says_answering_only_when_a_front_reads():
+    watch = Watch(1, 0.0, web=False)
+    first = in_words(watch, ["127.0.0.1:53"], None, has_disk=True)
+    for action in watch.plan(0.0):
+        if isinstance(action, Spawn):
+            watch.spawned(action.slot, 0.0)
+            watch.ready(action.slot)
+    watch.plan(0.0)
+
+    assert first == "starting; 0 of 3 processes up"
+    assert in_words(watch, ["127.0.0.1:53"], None, has_disk=True).startswith("answering on 127.0.0.1:53; ")
+
+
 def test_where_nothing_can_be_asked_yet_there_is_nothing_to_wait_for(manager):
     told = ServiceManager(Notifier(manager.address), 10.0)
     told.look(1.0, float("inf"), "waiting")
@@ -253,6 +268,22 @@ def test_nothing_that_was_queued_is_lost_over_a_kill_and_a_restart(pid1):
         client.close()
 
     assert [reply[3] & 0x0F for reply in replies] == [0] * 200
+
+
+def test_what_is_asked_while_it_stops_waits_for_the_next_one(pid1):
+    """Nobody is told SERVFAIL for a moment that systemd's sockets bridge."""
+    port = free_port()
+    opened = Opened(port)
+    running = pid1(opened, port, modules=FAKES | {"keeper": "fakes.child_deaf"})  # so that stopping takes a second
+    running.wait_for("front.reads")
+    with Paced(port, ["who.nacos"], per_second=40, patience_s=15.0) as client:  # few: all have to fit in its own buffer
+        running.signal(signal.SIGTERM)
+        running.wait()
+        pid1(opened, port).wait_for("front.reads")
+
+    assert len(client.sent) > 40
+    assert not client.lost()
+    assert {reply[3] & 0x0F for reply in client.replies.values()} == {0}
 
 
 def test_given_sockets_stay_over_an_upgrade(pid1):

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 PIPELINE_MAX = 128
 MESSAGE_BYTES_MIN = 12
+BACKLOG = 1024  # as the sockets were opened with; the last who listens decides
 _WRITE_BUFFER_BYTES = 256 * 1024
 _PIECES_AT_ONCE = 128
 
@@ -61,7 +62,7 @@ class TcpDoor:
         copy = sock.dup()
         copy.setblocking(False)
         server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self, self._owner), sock=copy, backlog=512
+            lambda: Connection(self, self._owner), sock=copy, backlog=BACKLOG
         )
         if number in self._wanted and number not in self._servers:
             self._servers[number] = server
