@@ -98,7 +98,8 @@ async def take_state(path: Path, size: int) -> float:
     reader = Reader()
     log = structlog.get_logger()
     linking = asyncio.create_task(link.connect(str(path), reader, Hello(VERSION, "front"), log))
-    await asyncio.wait_for(reader.synced.wait(), 60)
+    async with asyncio.timeout(60):
+        await reader.synced.wait()
     linking.cancel()
     await asyncio.gather(linking, return_exceptions=True)
     if reader.services < size:

@@ -168,7 +168,8 @@ class _Life:
         self.draining = True
         self.child.page.state = State.DRAINING
         try:
-            await asyncio.wait_for(conductor.drain(deadline_s), deadline_s + _DRAIN_GRACE_S)
+            async with asyncio.timeout(deadline_s + _DRAIN_GRACE_S):
+                await conductor.drain(deadline_s)
         except TimeoutError:
             self.child.log.warning("drain.late", deadline_s=deadline_s)
         finally:
@@ -177,7 +178,8 @@ class _Life:
     async def _answer(self, conductor: Conductor, ask: frames.Ask) -> None:
         arguments = {name: msgspec.msgpack.decode(value) for name, value in ask.arguments.items()}
         try:
-            told = _told(ask.id, await asyncio.wait_for(conductor.answer(ask.verb, arguments), ANSWER_DEADLINE_S))
+            async with asyncio.timeout(ANSWER_DEADLINE_S):
+                told = _told(ask.id, await conductor.answer(ask.verb, arguments))
         except ControlError as error:
             told = frames.Told(ask.id, error=str(error))
         except TimeoutError:

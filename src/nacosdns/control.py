@@ -119,7 +119,8 @@ class Control:
         try:
             if not self._tell(ward.slot, frames.Ask(number, verb, arguments)):
                 raise ControlError(f"the {ward.role} cannot be reached; try again in a moment")
-            return await asyncio.wait_for(answer, PART_DEADLINE_S)
+            async with asyncio.timeout(PART_DEADLINE_S):
+                return await answer
         except TimeoutError:
             raise ControlError(f"the {ward.role} did not answer within {PART_DEADLINE_S:g} s") from None
         finally:

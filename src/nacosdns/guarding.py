@@ -101,7 +101,8 @@ class Guard:
         self._log.info("guard.watches", file=self._config.host.resolv_conf, every_s=LOOK_S)
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await stop.wait()
                 return
             await self.look()
 
@@ -283,7 +284,8 @@ async def _one_life(config: Config, read: Callable[[], Config], log: Log) -> Non
         try:
             while process.returncode is None and concern(read()) == concern(config):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        await process.wait()
             if process.returncode is not None:
                 log.warning("guard.exited", status=process.returncode)
         finally:
@@ -319,7 +321,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         return
     process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), STOP_S)
+        async with asyncio.timeout(STOP_S):
+            await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -227,6 +228,21 @@ def test_a_late_password_stops_no_dns_and_is_taken_when_it_is_there(bridge, tmp_
     running.wait_for("fake.configured", "password=s3cret", "role=keeper")
     assert answered
     assert len(running.said("password.unreadable")) == 1
+
+
+# Descriptors that are not there
+
+
+@pytest.mark.parametrize("files", [24, 25, 26])
+def test_what_could_start_nothing_for_want_of_descriptors_ends_when_it_is_told_to(bridge, files):
+    running = bridge(modules={}, before=("sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"))
+    running.wait_for("child.not_started", "Too many open files")
+    began = time.monotonic()
+    running.signal(signal.SIGTERM)
+    code = running.wait()
+
+    assert code == 0
+    assert time.monotonic() - began < 3.0
 
 
 # Commands while the file is bad

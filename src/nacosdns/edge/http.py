@@ -71,7 +71,8 @@ async def _until_it_listens(host: str, port: int) -> None:
     """Granian listens from a thread of its own and does not say when."""
     while True:
         try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_DEADLINE_S)
+            async with asyncio.timeout(_CONNECT_DEADLINE_S):
+                _, writer = await asyncio.open_connection(host, port)
         except (OSError, TimeoutError):
             await asyncio.sleep(_CONNECT_AGAIN_S)
         else:
