@@ -51,8 +51,11 @@ class Surroundings:
     def look(self, config: Config) -> bool:
         """What came meanwhile; whether the set of sockets changed."""
         present = self._look_at_addresses()
-        for endpoint in self._listeners.appeared(self.present):
+        came, went = self._listeners.look(self.present)
+        for endpoint in came:
             self._log.info("listen.address_appeared", address=str(endpoint))
+        for endpoint in went:
+            self._log.warning("listen.address_gone", address=str(endpoint))
         try:
             return self._want(config, present)
         except StartError as error:

@@ -127,10 +127,22 @@ def test_an_address_that_appears_is_told_once_and_one_that_is_not_wanted_any_mor
     listeners.want([first, second], 1, PRESENT)
     listeners.want([first], 1, PRESENT)
     late = {endpoint.host for endpoint in listeners.late}
-    came = [{endpoint.host for endpoint in listeners.appeared(["198.51.100.77", "198.51.100.78"])} for _ in range(2)]
+    came = [{endpoint.host for endpoint in listeners.look(["198.51.100.77", "198.51.100.78"])[0]} for _ in range(2)]
 
     assert late == {"198.51.100.77"}
     assert came == [{"198.51.100.77"}, set()]
+
+
+def test_an_address_that_goes_is_told_once_and_waited_for(listeners):
+    listeners.want([f"198.51.100.77:{free_port()}", f"127.0.0.1:{free_port()}", f"[::]:{free_port()}"], 1, PRESENT)
+    listeners.look(["198.51.100.77"])
+    went = [{endpoint.host for endpoint in listeners.look([])[1]} for _ in range(2)]
+    late = {endpoint.host for endpoint in listeners.late}
+    came, _ = listeners.look(["198.51.100.77"])
+
+    assert went == [{"198.51.100.77"}, set()]
+    assert late == {"198.51.100.77"}
+    assert {endpoint.host for endpoint in came} == {"198.51.100.77"}
 
 
 def test_a_late_address_that_is_wanted_again_before_it_was_closed_is_still_late(listeners):
@@ -149,7 +161,7 @@ def test_a_refused_set_of_addresses_leaves_nothing_to_wait_for(listeners):
     listeners.want([f"127.0.0.1:{free_port()}"], 1, PRESENT)
 
     assert listeners.late == set()
-    assert listeners.appeared(["198.51.100.77"]) == set()
+    assert listeners.look(["198.51.100.77"]) == (set(), set())
 
 
 @pytest.mark.parametrize(

@@ -852,4 +852,10 @@ def test_an_interface_and_an_address_that_come_late_are_answered_without_a_resta
     until(lambda: "." in dig("10.9.9.9"), what="an answer of the late address")
     until(lambda: "." in dig("10.8.8.8"), 30.0, "an answer of the late interface")
     assert "." in dig("127.0.0.1")
+    ip("addr del 10.9.9.9/32 dev lo")
+    running.wait_for("listen.address_gone", "10.9.9.9")
+    assert control(running, "status")["supervisor"]["missing"] == ["10.9.9.9:5353"]
+    ip("addr add 10.9.9.9/32 dev lo")
+    running.wait_for("listen.address_appeared", "10.9.9.9", times=2)
+    assert "." in dig("10.9.9.9")
     assert not running.said("child.killed")

@@ -48,6 +48,11 @@ class Endpoint(NamedTuple):
         """Whether it stands for every address of the host."""
         return ipaddress.ip_address(self.host).is_unspecified
 
+    def is_on(self, present: Collection[str]) -> bool:
+        """Whether a host with these addresses has it."""
+        address = ipaddress.ip_address(self.host)
+        return address.is_unspecified or address.is_loopback or self.host.partition("%")[0] in present
+
     def takes_in(self, other: Endpoint) -> bool:
         """Whether it stands for the other one too, so that both cannot be bound."""
         same = self.port == other.port and self.family is other.family
@@ -187,11 +192,12 @@ class Listeners:
         """The wanted addresses that the host does not have yet."""
         return self._late & set(self.wanted)
 
-    def appeared(self, present: Collection[str]) -> set[Endpoint]:
-        """The wanted addresses that the host had not and has now; each is told once."""
+    def look(self, present: Collection[str]) -> tuple[set[Endpoint], set[Endpoint]]:
+        """The wanted addresses that the host had not and has now, and those that it lost; each is told once."""
         came = {endpoint for endpoint in self.late if endpoint.host in present}
-        self._late -= came
-        return came
+        went = {endpoint for endpoint in self.wanted if not endpoint.is_on(present)} - self._late
+        self._late = self._late - came | went
+        return came, went
 
     def shared(self) -> list[Endpoint]:
         """The addresses with more fronts than given sockets, so that fronts share one."""
