@@ -198,6 +198,10 @@ class PolicySection(_Section, frozen=True):
     ] = ""
 
 
+DATABASE = "cache.db"
+"""The file in ``cache.dir`` that outlives us."""
+
+
 class Cache(_Section, frozen=True):
     """[cache]: what is kept, on disk and in memory."""
 

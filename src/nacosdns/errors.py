@@ -3,6 +3,7 @@
 NacosdnsError
 ├─ ConfigError            the configuration is wrong: file, line, key, remedy            exit 2
 ├─ StartError             this host does not let us start: port, right, directory        exit 2
+│  └─ OutOfReach          our user does not get to the state directory
 ├─ RegistryError          the registry did not do what was asked
 │  ├─ RegistryDown        unreachable, or no answer within the deadline
 │  ├─ RegistryRefused     it answered no: wrong user, token, right
@@ -16,6 +17,8 @@ NacosdnsError
 ├─ UpgradeError           the new code does not take the place of the running one
 ├─ LinkError              a frame between our processes that we cannot read
 └─ ControlError           the control socket did not answer, or answered no
+   ├─ ControlSilent       somebody listens there and says nothing
+   └─ ControlForeign      the bridge is of a release that speaks otherwise
 
 Rule: a foreign exception is turned into one of these at the edge it came through, with ``from``.
 """
@@ -48,6 +51,10 @@ class ConfigError(NacosdnsError):
 
 class StartError(NacosdnsError):
     """This host does not let us start. The message names the thing in the way and the remedy."""
+
+
+class OutOfReach(StartError):
+    """The user of our children does not get to the state directory; DNS can do without."""
 
 
 class RegistryError(NacosdnsError):
@@ -108,6 +115,14 @@ class LinkError(NacosdnsError):
 
 class ControlError(NacosdnsError):
     """The control socket did not answer, or answered no."""
+
+
+class ControlSilent(ControlError):
+    """Somebody listens on the control socket and does not answer; the message has its pid and whether it is stopped."""
+
+
+class ControlForeign(ControlError):
+    """The running bridge is of a release that speaks another version of the control protocol."""
 
 
 class UsageError(ControlError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nacosdns.config import DATABASE
 from nacosdns.edge import admin, logs, rights
 from nacosdns.errors import StartError
 
@@ -86,6 +87,8 @@ class Premises:
     def _make(self) -> None:
         prepare = rights.prepare_refuge if self.fault else rights.prepare_directory
         prepare(self.directory, self.user, self._gid)
+        if self.user and not self.fault:
+            rights.hand_over(self.directory, None, self.user, DATABASE)  # of a run as root
         self.link.open(*(rights.owner(self.user) or (rights.UNCHANGED, rights.UNCHANGED)))
         self.control.open(rights.UNCHANGED, self._gid)
 

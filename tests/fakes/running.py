@@ -94,6 +94,8 @@ class Bridge:
         chosen = FAKES if modules is None else modules
         verb = ["fakes.bridge", str(self.file)] if chosen else ["nacosdns.cli", "run", "-c", str(self.file)]
         paths = [str(TESTS), *filter(None, sys.path)]
+        if python != sys.executable:  # it has a library of its own
+            paths = [path for path in paths if not path.startswith(sys.base_prefix + "/")]
         self.process = subprocess.Popen(
             [*before, python, "-m", *verb, *(f"{role}={module}" for role, module in chosen.items())],
             stderr=subprocess.PIPE,

@@ -628,6 +628,46 @@ def test_a_configuration_that_is_refused_for_its_port_leaves_the_state_to_the_ol
 
 
 @ROOT_ONLY
+def test_a_folder_above_the_state_that_is_shut_to_the_user_stops_nobody_and_is_said(bridge, tmp_path):
+    if not reachable_python():
+        pytest.skip("no Python of this version that the user nobody may run")
+    open_up(tmp_path)
+    shut = tmp_path / "shut"
+    shut.mkdir(mode=0o700)
+    text = f'user = "nobody"\n{STATIC}'
+    running = bridge(text=text, modules={}, directory=shut / "state", python=reachable_python()).up()
+    answered = rcode(exchange(packet("orders.nacos"), running.port))
+    refuge = next(path for path in refuges(shut / "state") if path.exists())
+    said = admin.call(refuge / "control.sock", "status", {})["supervisor"]["disk"]
+    running.signal(signal.SIGTERM)
+    code = running.wait()
+    shutil.rmtree(refuge)
+
+    assert (answered, code) == (0, 0)
+    assert running.said("disk.unusable", f"{shut} is shut to others")
+    assert f"chmod o+x {shut}" in said
+    assert not running.said("child.exited", "status=1")
+
+
+@ROOT_ONLY
+def test_a_database_that_a_run_as_root_left_is_given_to_the_user(bridge, tmp_path):
+    if not reachable_python():
+        pytest.skip("no Python of this version that the user nobody may run")
+    open_up(tmp_path)
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "cache.db").write_text("")
+    (state / "cache.db").chmod(0o600)
+    (state / "other").write_text("")
+    running = bridge(text=f'user = "nobody"\n{STATIC}', modules={}, directory=state, python=reachable_python()).up()
+    store = control(running, "status")["keeper"]["store"]
+
+    assert (state / "cache.db").stat().st_uid == pwd.getpwnam("nobody").pw_uid
+    assert (state / "other").stat().st_uid == 0
+    assert not store["not_used"]
+
+
+@ROOT_ONLY
 def test_a_python_that_the_user_cannot_run_is_one_line_and_exit_2(bridge, tmp_path):
     hidden = tmp_path / "hidden"
     hidden.mkdir(mode=0o700)

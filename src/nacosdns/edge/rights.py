@@ -6,6 +6,7 @@ is changed that is right already.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import hashlib
@@ -13,9 +14,12 @@ import os
 import pwd
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from nacosdns.errors import StartError
+from nacosdns.errors import OutOfReach, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 UNCHANGED = -1
 _DISK_FAULTS = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO}
@@ -79,13 +83,44 @@ def prepare_directory(directory: Path, user: User | None, gid: int) -> None:
         ) from error
     if os.statvfs(directory).f_flag & os.ST_RDONLY:
         raise _read_only(directory) from OSError(errno.EROFS, os.strerror(errno.EROFS))
-    if not user and not os.access(directory, os.W_OK | os.X_OK):
+    if user:
+        _check_reach(directory, user)
+    elif not os.access(directory, os.W_OK | os.X_OK):
         raise StartError(f"cache.dir {directory} is not ours to write; chown it, or set cache.dir to another directory")
 
 
+def _check_reach(directory: Path, user: User) -> None:
+    """StartError when this user, whose the directory is, does not get to it: a folder above it may be shut."""
+    with _as(user):
+        try:
+            directory.stat()
+        except PermissionError as error:
+            shut = next(above for above in directory.parents if os.access(above, os.F_OK, effective_ids=True))
+            raise OutOfReach(
+                f"cache.dir {directory} is out of reach for the user {user.name}: {shut} is shut to others;"
+                f" chmod o+x {shut}, or set cache.dir to another directory"
+            ) from error
+
+
+@contextlib.contextmanager
+def _as(user: User) -> Iterator[None]:
+    """With the rights of this user, for a moment; this process has one thread."""
+    uid, gid, groups = os.geteuid(), os.getegid(), os.getgroups()
+    os.setgroups([])
+    os.setegid(user.gid)
+    os.seteuid(user.uid)
+    try:
+        yield
+    finally:
+        os.seteuid(uid)
+        os.setegid(gid)
+        os.setgroups(groups)
+
+
 def is_of_the_disk(error: StartError) -> bool:
-    """Whether the disk itself is at fault (read-only, full, broken), and not a right or a name."""
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_FAULTS
+    """Whether the directory is at fault (read-only, full, broken, out of reach), and not a right of ours or a name."""
+    by_disk = isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_FAULTS
+    return by_disk or isinstance(error, OutOfReach)
 
 
 def refuges(directory: Path) -> tuple[Path, ...]:
@@ -104,16 +139,16 @@ def prepare_refuge(directory: Path, user: User | None, gid: int) -> None:
     directory.parent.chmod(0o755)
 
 
-def hand_over(directory: Path, before: User | None, user: User | None) -> None:
+def hand_over(directory: Path, before: User | None, user: User | None, begin: str = "") -> None:
     """What the children of ``before`` wrote there belongs to ``user`` from now on. StartError when that is refused.
 
-    Only plain files of that owner without another name are touched: nobody can slip us a file of somebody else.
+    Only files whose names ``begin`` so; only plain files of that owner without another name are touched: nobody can slip us a file of somebody else.
     """
     uid = before.uid if before else os.geteuid()
     new = user or User("", *ourselves())
     try:
         for path in directory.iterdir():
-            if not stat.S_ISREG(path.lstat().st_mode):
+            if not path.name.startswith(begin) or not stat.S_ISREG(path.lstat().st_mode):
                 continue
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:

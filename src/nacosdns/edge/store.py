@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
+from nacosdns.config import DATABASE as FILE
 from nacosdns.core.frames import External, Known, encode, holds
 from nacosdns.core.model import ServiceKey
 from nacosdns.errors import StoreDamaged, StoreError
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from nacosdns.ports import Log
 SCHEMA = 1
-FILE = "cache.db"
 QUEUE_MAX = 10_000
 JOBS_AT_ONCE = 500
 OWED_MAX = 2_000
@@ -138,7 +138,11 @@ def reading(directory: str) -> Iterator[Reader]:
 def _opened(directory: str) -> Iterator[sqlite3.Connection | None]:
     """The file, read-only; None when there is nothing in it yet."""
     path = Path(directory, FILE)
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except OSError as error:  # no right to look
+        raise StoreError(f"{path}: {error.strerror}") from error
+    if not is_there:
         yield None
         return
     # without a log beside it and without the right to make one, SQLite reads only what is promised not to change
