@@ -13,16 +13,19 @@ import os
 import signal
 import socket
 import sys
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import msgspec
 
 from nacosdns import config as configuration
 from nacosdns.core import frames, metrics
+from nacosdns.core.printable import printable
 from nacosdns.edge import logs, standing
 from nacosdns.edge.clock import HostClock, until_next
 from nacosdns.edge.page import Page, State
-from nacosdns.errors import ControlError
+from nacosdns.errors import ControlError, NacosdnsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +43,8 @@ ANSWER_DEADLINE_S = 1.0
 ANSWER_BYTES_MAX = frames.CHANNEL_BYTES_MAX - 1024
 """And a frame around it: the supervisor takes a longer one for madness and hangs up, which ends us."""
 SIGTERM_DRAIN_S = 2.0
+REASON_CHARS_MAX = 300
+_PACKAGE = f"{os.sep}{__package__}{os.sep}"
 _DRAIN_GRACE_S = 0.2
 _NEVER = 2**31 - 1
 
@@ -116,7 +121,14 @@ class _Life:
         loop = asyncio.get_running_loop()
         channel = socket.socket(fileno=child.setup.channel_fd)
         reader, child._writer = await asyncio.open_unix_connection(sock=channel)  # noqa: SLF001  # the other half of Child
-        conductor = self.make(child)
+        try:
+            await self._live(reader, loop)
+        except Exception as error:
+            child._tell(frames.Failed(in_a_sentence(error)))  # noqa: SLF001  # likewise
+            raise
+
+    async def _live(self, reader: asyncio.StreamReader, loop: asyncio.AbstractEventLoop) -> None:
+        conductor = self.make(self.child)
         self._beat(loop)
         async with asyncio.TaskGroup() as group:
             work = group.create_task(conductor.run())
@@ -153,7 +165,7 @@ class _Life:
                     group.create_task(self._drain(conductor, work, deadline_s))
                 case frames.Ask() as ask:
                     group.create_task(self._answer(conductor, ask))
-                case frames.Ready() | frames.Told() as frame:
+                case frames.Ready() | frames.Failed() | frames.Told() as frame:
                     self.child.log.warning("channel.unexpected", frame=type(frame).__name__)
 
     def _configure(self, conductor: Conductor, config: Config, password: str) -> None:
@@ -229,10 +241,28 @@ def main(make: Callable[[Child], Conductor]) -> None:
     try:
         with asyncio.Runner(loop_factory=_loop_factory(setup.role)) as runner:
             runner.run(_Life(child, make).run())
-    except Exception:
-        child.log.exception("child.failed")
+    except Exception as error:
+        if isinstance(_root(error), OSError | NacosdnsError):
+            child.log.error("child.failed", reason=in_a_sentence(error))
+        else:
+            child.log.exception("child.failed", reason=in_a_sentence(error))
         _end(child, 1)
     _end(child, 0)
+
+
+def _root(error: BaseException) -> BaseException:
+    """The first of those that ended a group of tasks."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def in_a_sentence(error: BaseException) -> str:
+    """What it is, and the line of ours that it came from."""
+    root = _root(error)
+    ours = [frame for frame in traceback.extract_tb(root.__traceback__) if _PACKAGE in frame.filename]
+    where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
+    return f"{type(root).__name__}: {printable(str(root))[:REASON_CHARS_MAX]}{where}"
 
 
 def _end(child: Child, code: int) -> NoReturn:

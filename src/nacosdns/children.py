@@ -1,13 +1,17 @@
 """The children as the supervisor has them: a page for each slot, the processes, what they were told last.
 
 Must not know: when a child is to start or end (core/watch.py), what it is asked (control.py). Rules: counters outlive the
-child that counted; a child that an earlier supervisor started is as good as one of ours.
+child that counted; a child that an earlier supervisor started is as good as one of ours; an heir is nobody's child until
+it has a slot to itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +20,7 @@ from nacosdns import config as configuration
 from nacosdns.core import frames, handover, metrics, watch
 from nacosdns.core.watch import Phase, Ward
 from nacosdns.edge import logs
-from nacosdns.edge.page import Page, Role
+from nacosdns.edge.page import Page, Role, State
 from nacosdns.edge.process import Process, Taken
 
 if TYPE_CHECKING:
@@ -28,10 +32,35 @@ if TYPE_CHECKING:
     from nacosdns.edge.admin import Listener
     from nacosdns.edge.process import Births
     from nacosdns.edge.sockets import Listeners
-    from nacosdns.ports import Log
+    from nacosdns.ports import Clock, Log
 
 _NS = 1_000_000_000
 _ANSWERED = range(metrics.QUERIES.first, metrics.QUERIES.first + len(metrics.QUERIES))
+
+
+@dataclass
+class _Heir:
+    """Who takes a slot when the one in it has ended. ``then`` is called when it is set up, or will not be."""
+
+    process: Process
+    setup: frames.ChildSetup
+    owner: tuple[int, int] | None
+    then: Callable[[], None]
+    limit: asyncio.TimerHandle
+    said: list[frames.ChannelFrame] = field(default_factory=list)
+
+    def hear(self, frame: frames.ChannelFrame) -> None:
+        self.said.append(frame)
+        if isinstance(frame, frames.Ready):
+            self.limit.cancel()
+            self.then()
+
+    @property
+    def is_ready(self) -> bool:
+        return any(isinstance(frame, frames.Ready) for frame in self.said)
+
+    def is_born_with(self, setup: frames.ChildSetup, owner: tuple[int, int] | None) -> bool:
+        return (self.setup, self.owner) == (setup, owner)
 
 
 class Children:
@@ -56,7 +85,10 @@ class Children:
         self._received = received
         self._exited = exited
         self._processes: dict[int, Process] = {}
+        self._heirs: dict[int, _Heir] = {}
         self._told: dict[int, Config] = {}
+        self._words: dict[int, str] = {}
+        self._reasons: dict[int, str] = {}
         self._born: set[int] = set()
         self._foreign: set[int] = set()
         self._log: Log = logs.log()
@@ -84,7 +116,14 @@ class Children:
     # --- life
 
     def setup(
-        self, slot: int, config: Config, *, password: str, listeners: Listeners, link: Listener
+        self,
+        slot: int,
+        config: Config,
+        *,
+        password: str,
+        listeners: Listeners,
+        link: Listener,
+        web: socket.socket | None,
     ) -> tuple[frames.ChildSetup, list[int]]:
         """What the child of a slot is born with, and the descriptors that it inherits."""
         own = self.pages[slot].fd
@@ -106,22 +145,94 @@ class Children:
                 return msgspec.structs.replace(setup, sockets=sets), [own, *inherited]
             case _:
                 fds = tuple(self.pages[n].fd if n in self.pages else -1 for n in range(max(self.pages) + 1))
-                return msgspec.structs.replace(setup, pages=fds), [fd for fd in fds if fd >= 0]
+                own_socket = ((web.fileno(), config.web.listen),) if web else ()
+                sets = (frames.SocketSet(slot, tcp=own_socket),)
+                inherited = [fd for fd in (*fds, *(fd for fd, _ in own_socket)) if fd >= 0]
+                return msgspec.structs.replace(setup, pages=fds, sockets=sets), inherited
 
     def spawn(self, slot: int, setup: frames.ChildSetup, inherited: list[int], now_ns: int) -> None:
-        """Starts the child of a slot. OSError says it cannot be."""
+        """Starts the child of a slot, if no heir of the same setup waits. OSError says it cannot be."""
         role = Role[setup.role.upper()]
+        heir = self._heirs.get(slot)
+        if heir and heir.is_born_with(setup, self.births.owner):
+            self._succeed(slot, heir, role, now_ns)
+            return
+        self.drop_heir(slot)
         self.pages[slot].claim(role, 0, now_ns)
-        process = self.births.spawn(
-            self.modules[setup.role],
-            setup,
-            inherited=inherited,
-            received=lambda frame: self._received(slot, frame),
-            exited=lambda status: self._gone(slot, status),
-        )
+        process = self._birth(slot, setup, inherited)
         self.pages[slot].claim(role, process.pid, now_ns)
         self._processes[slot] = process
         self._log.info("child.started", **self.who(slot))
+
+    def _birth(self, slot: int, setup: frames.ChildSetup, inherited: list[int]) -> Process:
+        """A process whose words and end reach the slot, or the heir that it is; nobody when it is neither any more."""
+
+        def received(frame: frames.ChannelFrame) -> None:
+            heir = self._heirs.get(slot)
+            if heir and heir.process is process:
+                heir.hear(frame)
+            elif self._processes.get(slot) is process:
+                self._hear(slot, frame)
+
+        def exited(status: int) -> None:
+            heir = self._heirs.get(slot)
+            if heir and heir.process is process:
+                self._log.warning("child.exited", child=setup.role, slot=slot, pid=process.pid, status=status)
+                self.drop_heir(slot)
+                heir.then()
+            elif self._processes.get(slot) is process:
+                self._gone(slot, status)
+
+        module = self.modules[setup.role]
+        process = self.births.spawn(module, setup, inherited=inherited, received=received, exited=exited)
+        return process
+
+    def _hear(self, slot: int, frame: frames.ChannelFrame) -> None:
+        if isinstance(frame, frames.Failed):
+            self._words[slot] = frame.reason
+            return
+        self._received(slot, frame)
+
+    # --- two in a slot
+
+    def replace(
+        self, slot: int, make: Callable[[int], tuple[frames.ChildSetup, list[int]]], then: Callable[[], None]
+    ) -> None:
+        """Starts the next one of a slot beside the one in it; ``then`` is called when it is set up, or will not be.
+
+        ``make`` is ``setup`` for a slot. For a moment both write the page, in which each adds what it counted.
+        """
+        try:
+            setup, inherited = make(slot)
+            process = self._birth(slot, setup, inherited)
+        except OSError as error:
+            self._log.error("child.not_started", role=self._watch.wards[slot].role, slot=slot, reason=str(error))
+            then()
+            return
+        limit = asyncio.get_running_loop().call_later(watch.START_DEADLINE_S, process.kill)
+        self._heirs[slot] = _Heir(process, setup, self.births.owner, then, limit)
+        self._log.info("child.started", child=setup.role, slot=slot, pid=process.pid)
+
+    def waits_for_heir(self, slot: int) -> bool:
+        """Whether the next one of a slot is on its way and not set up yet."""
+        return slot in self._heirs and not self._heirs[slot].is_ready
+
+    def drop_heir(self, slot: int) -> None:
+        """Ends the next one of a slot, if there is one: in order, for it may have begun to answer."""
+        if heir := self._heirs.pop(slot, None):
+            heir.limit.cancel()
+            heir.process.tell(frames.Drain(watch.DRAIN_S))
+            asyncio.get_running_loop().call_later(watch.DRAIN_S + watch.DRAIN_GRACE_S, heir.process.kill)
+
+    def _succeed(self, slot: int, heir: _Heir, role: Role, now_ns: int) -> None:
+        del self._heirs[slot]
+        heir.limit.cancel()
+        self._processes[slot] = heir.process
+        self.pages[slot].claim(role, heir.process.pid, now_ns)
+        if heir.is_ready:
+            self.pages[slot].state = State.READY
+        for frame in heir.said:
+            asyncio.get_running_loop().call_soon(self._received, slot, frame)
 
     def is_first(self, slot: int) -> bool:
         """Whether no child was ever started in this slot; one is from now on."""
@@ -148,16 +259,19 @@ class Children:
         self._processes.pop(slot).hang_up()
         self.pages[slot].release()
         self.pages[slot].clear(metrics.gauge_cells())
+        if slot not in self._watch.wards:
+            self.drop_heir(slot)
 
     def kill(self, slot: int, reason: str) -> None:
         """Ends a child now."""
         if slot in self._processes:
             self._log.warning("child.killed", **self.who(slot), reason=reason)
+            self._words[slot] = f"killed: {reason}"
             self._processes[slot].kill()
 
     def kill_all(self) -> None:
         """Ends every child now."""
-        for process in self._processes.values():
+        for process in (*self._processes.values(), *(heir.process for heir in self._heirs.values())):
             process.kill()
 
     # --- talking
@@ -165,6 +279,12 @@ class Children:
     def tell(self, slot: int, frame: frames.ChannelFrame) -> bool:
         """Sends a frame; whether there is somebody to send it to."""
         return slot in self._processes and self._processes[slot].tell(frame)
+
+    def drain(self, slot: int, deadline_s: float, clock: Clock) -> None:
+        """Tells a child to finish and exit; its time for that begins now."""
+        if slot in self._watch.wards:
+            self._watch.drained(slot, clock.now())
+            self.tell(slot, frames.Drain(deadline_s))
 
     def configure(self, slot: int, config: Config, password: str) -> None:
         """Tells a child the present configuration, and a keeper the password."""
@@ -187,6 +307,18 @@ class Children:
         process = self._processes.get(slot)
         return {"child": self._watch.wards[slot].role, "slot": slot, "pid": process.pid if process else 0}
 
+    def end_of(self, slot: int, status: int) -> dict[str, str | int]:
+        """Which child, and how it ended, for a log line: our word or its own, or what the status says."""
+        word = self._words.pop(slot, "")
+        if status < 0:
+            word = word or f"ended by {_signal_name(-status)}"
+        elif status > 0:
+            word = word or f"exit status {status} without a word: see the lines before child.exited in the log"
+        else:
+            word = ""
+        self._reasons[slot] = word
+        return {**self.who(slot), "status": status} | ({"reason": word} if word else {})
+
     def ages_s(self, now_ns: int) -> dict[int, float]:
         """The age of every heartbeat."""
         return {slot: max(0, now_ns - self.pages[slot].beat_ns) / _NS for slot in self._processes}
@@ -208,6 +340,7 @@ class Children:
                 "sockets": list(ward.reads),
                 "beat_age_s": ages_s.get(slot, max(0, now_ns - self.pages[slot].beat_ns) / _NS),
                 "failures": ward.failures,
+                "reason": self._reasons.get(slot, ""),
             }
             for slot, ward in sorted(self._watch.wards.items())
         ]
@@ -277,11 +410,18 @@ class Children:
         process = Process(
             Taken(held.pid),
             channel,
-            lambda frame: self._received(slot, frame),
+            lambda frame: self._hear(slot, frame),
             lambda status: self._gone(slot, status),
         )
         self._processes[slot] = process
         process.resume(held.unread, held.unsent)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def held_process(held: HeldChild, process: Process) -> HeldChild:

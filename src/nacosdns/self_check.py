@@ -48,7 +48,11 @@ def main(task: upgrading.Errand, source: Source, modules: Mapping[str, str]) -> 
         sys.stderr.write(f"{error}\n")
         return 1
     checked = handover.Checked(
-        release=_release(), config=configuration.encode(config), password=password, front=modules["front"]
+        release=_release(),
+        config=configuration.encode(config),
+        password=password,
+        front=modules["front"],
+        takes_web=True,
     )
     os.pwrite(task.result_fd, handover.encode(checked), 0)
     return 0

@@ -19,7 +19,7 @@ from nacosdns import guarding, upgrading
 from nacosdns.children import Children
 from nacosdns.config_load import read_password
 from nacosdns.control import Control
-from nacosdns.core import access, frames, handover, metrics, watch
+from nacosdns.core import frames, handover, metrics, watch
 from nacosdns.core.watch import Phase, Watch
 from nacosdns.edge import activation, logs, page, rights, sockets, standing
 from nacosdns.edge.clock import HostClock, next_multiple
@@ -105,7 +105,7 @@ class Supervisor:
             self.watch,
             self.children.tell,
             self._overview,
-            upgrade=self._upgrade,
+            upgrade=lambda: self._upgrading.begin(self._group),
             upgraded=lambda: self._upgrading.last,
             config=lambda: configuration.encode(self.config),
         )
@@ -178,12 +178,7 @@ class Supervisor:
             receive_buffer_bytes=buffer_bytes,
             receive_buffer_ms=buffer_bytes // sockets.QUERY_BUFFER_BYTES // _QUERIES_PER_MS,
         )
-        self._warn_of_strangers()
-
-    def _warn_of_strangers(self) -> None:
-        everybody = access.open_entries(self.config.server.allow)
-        if everybody and not self.listeners.is_only_local:
-            self._log.warning("access.open", allow=",".join(everybody), remedy="name your networks in server.allow")
+        self._surroundings.warn_of_strangers(self.config)
 
     # Taking a place
 
@@ -204,6 +199,7 @@ class Supervisor:
             cache_dir=config.cache.dir,
             control_group=config.server.control_group,
             web_listen=config.web.listen,
+            web_fd=web.fileno() if (web := self._surroundings.web) and checked and checked.takes_web else -1,
             user=config.server.user,
             fronts=config.server.fronts,
             sockets=self.listeners.hold(),
@@ -221,6 +217,7 @@ class Supervisor:
     def _adopt(self, left: Handover, resources: contextlib.ExitStack) -> None:
         """Goes on with everything that the old code held. What can fail here was tried by the self-check."""
         self.listeners.adopt(left.sockets, left.late, left.fronts)
+        self._surroundings.adopt_web(left.web_fd, left.web_listen, self.config)
         self._premises.adopt(left)
         resources.enter_context(self._premises.link)
         resources.enter_context(self._premises.control)
@@ -243,19 +240,16 @@ class Supervisor:
         return self._premises.link_path
 
     def is_busy(self) -> bool:
-        """Whether an operator waits for an answer of a child."""
-        return self._control.busy
+        """Whether an operator waits for an answer of a child, or a new web is on its way."""
+        return self._control.busy or self.children.waits_for_heir(watch.WEB_SLOT)
 
     def wake(self) -> None:
         """Has the plan looked at again."""
         self._wake.set()
 
-    def _upgrade(self) -> Upgrade:
-        return self._upgrading.begin(self._group)
-
     def _upgrade_by_signal(self) -> None:
         try:
-            self._upgrade()
+            self._upgrading.begin(self._group)
         except ControlError as error:
             self._log.warning("upgrade.refused", reason=str(error))
 
@@ -297,12 +291,13 @@ class Supervisor:
             case watch.Spawn(slot):
                 self._spawn(slot)
             case watch.Kill(slot, reason):
-                self.children.kill(slot, reason)
+                if not self.children.waits_for_heir(slot):
+                    self.children.kill(slot, reason)
             case watch.Activate(slot, own):
                 self._log.info("front.reads", slot=slot, sockets=list(own))
                 self.children.tell(slot, frames.Activate(own))
             case watch.Drain(slot, deadline_s):
-                self.children.tell(slot, frames.Drain(deadline_s))
+                self._drain(slot, deadline_s)
             case watch.Cover(own):
                 self._cover_slots(own)
 
@@ -324,11 +319,7 @@ class Supervisor:
         if not self.children.is_first(slot):
             self._count(metrics.RESTARTS.index(role))
         try:
-            self.children.fresh_page(slot)
-            setup, inherited = self.children.setup(
-                slot, self.config, password=self._secret.value, listeners=self.listeners, link=self._premises.link
-            )
-            self.children.spawn(slot, setup, inherited, self.clock.now_ns())
+            self.children.spawn(slot, *self._setup(slot), self.clock.now_ns())
         except OSError as error:
             if isinstance(error, PermissionError) and self.children.none_was_told:
                 raise rights.cannot_run(self._user, error) from error
@@ -336,6 +327,25 @@ class Supervisor:
             self.watch.exited(slot, self.clock.now())
             return
         self.children.told(slot, self.config)
+
+    def _setup(self, slot: int) -> tuple[frames.ChildSetup, list[int]]:
+        self.children.fresh_page(slot)
+        return self.children.setup(
+            slot,
+            self.config,
+            password=self._secret.value,
+            listeners=self.listeners,
+            link=self._premises.link,
+            web=self._surroundings.web,
+        )
+
+    def _drain(self, slot: int, deadline_s: float) -> None:
+        """Ends a child in order; a web only when the next one is set up, so that nobody who asks waits for its start."""
+        ward = self.watch.wards[slot]
+        if ward.role == "web" and not ward.surplus and self._surroundings.can_have_two_webs(self.config):
+            self.children.replace(slot, self._setup, lambda: self.children.drain(slot, deadline_s, self.clock))
+        else:
+            self.children.drain(slot, deadline_s, self.clock)
 
     def _heard(self, slot: int, frame: frames.ChannelFrame) -> None:
         match frame:
@@ -354,7 +364,7 @@ class Supervisor:
         ward = self.watch.wards[slot]
         in_order = status == 0 and self.children.pages[slot].state is State.DRAINING  # it drained of its own accord
         expected = ward.phase is Phase.DRAINING or in_order or self.watch.stopping
-        (self._log.info if expected else self._log.warning)("child.exited", **self.children.who(slot), status=status)
+        (self._log.info if expected else self._log.warning)("child.exited", **self.children.end_of(slot, status))
         self._control.lost(slot)
         self.watch.exited(slot, self.clock.now(), in_order=in_order)
         self._stopping.gone()
@@ -427,6 +437,7 @@ class Supervisor:
             return
         self.watch.stopping = True
         self._upgrading.give_up("nacosdns was told to stop")
+        self._surroundings.forget_web()
         self._manager.stopping()
         self._group.create_task(self._stop())
 
@@ -460,7 +471,7 @@ class Supervisor:
         logs.configure(config.log.level, role="supervisor")
         self._count(metrics.RELOADS.index("ok"))
         self._log.info("reloaded", config=configuration.digest(config))
-        self._warn_of_strangers()
+        self._surroundings.warn_of_strangers(self.config)
         self._wake.set()
 
     def _take(self, config: Config) -> None:
@@ -477,7 +488,7 @@ class Supervisor:
             self.watch.renew("front")
         self.config = config
         if config.web != old.web:
-            self._surroundings.forget_web()
+            self._surroundings.forget_web(config.web.listen)
             self.watch.renew("web")
         if user != self._user:
             self._user = user

@@ -6,11 +6,13 @@ a late password or a taken port for web stops nobody who answers DNS; nothing he
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nacosdns import config as configuration
 from nacosdns.config_load import read_password
+from nacosdns.core import access
 from nacosdns.edge import host, logs, sockets
 from nacosdns.errors import ConfigError, StartError
 
@@ -23,11 +25,16 @@ _UNREAD = -1
 
 
 class Surroundings:
-    """``present`` are the addresses of this host as text. ``web_fault`` says why web cannot listen, ``""`` when it can."""
+    """``present`` are the addresses of this host as text. ``web_fault`` says why web cannot listen, ``""`` when it can.
+
+    ``web`` is the socket on which it does: what asks while no web is there waits in it for the next one.
+    """
 
     def __init__(self, listeners: Listeners) -> None:
         self.present: set[str] = set()
         self.web_fault = ""
+        self.web: socket.socket | None = None
+        self._web_listen = ""
         self._listeners = listeners
         self._seen: dict[host.HostAddress, None] = {}
         self._log: Log = logs.log()
@@ -68,30 +75,54 @@ class Surroundings:
         self.present |= {str(item.address) for item in found}
         return found
 
+    def warn_of_strangers(self, config: Config) -> None:
+        """Says that everybody may ask, when others than this host can."""
+        everybody = access.open_entries(config.server.allow)
+        if everybody and not self._listeners.is_only_local:
+            self._log.warning("access.open", allow=",".join(everybody), remedy="name your networks in server.allow")
+
     def has_room_for_web(self, config: Config) -> bool:
         """Whether web can listen where it is to; the log says once why not."""
-        before, self.web_fault = self.web_fault, _web_fault(config)
+        before, self.web_fault = self.web_fault, self._open_web(config.web.listen)
         if self.web_fault and self.web_fault != before:
             self._log.error("web.unusable", reason=self.web_fault)
         return not self.web_fault
 
-    def forget_web(self) -> None:
-        """Another place was configured, or none: nothing is wrong with that yet."""
+    def can_have_two_webs(self, config: Config) -> bool:
+        """Whether a second web could read the socket beside the first one: not while the first one opened it by itself."""
+        return not self._open_web(config.web.listen)
+
+    def _open_web(self, listen: str) -> str:
+        """Opens the socket of web, if it is not open; why that cannot be, if so."""
+        if self.web is None:
+            try:
+                self.web, self._web_listen = _listening(listen), listen
+            except StartError as error:
+                return str(error)
+        return ""
+
+    def adopt_web(self, fd: int, listen: str, config: Config) -> None:
+        """Goes on with the socket of web that an earlier supervisor left (-1: none), if it is still wanted."""
+        if fd >= 0:
+            self.web, self._web_listen = socket.socket(fileno=fd), listen
+            self.forget_web(config.web.listen)
+
+    def forget_web(self, listen: str = "") -> None:
+        """Another place was configured, or none: nothing is wrong with that yet, and nobody waits in the old one."""
         self.web_fault = ""
+        if self.web and listen != self._web_listen:
+            self.web.close()
+            self.web = None
 
 
 def check_web(config: Config) -> None:
     """StartError when web could not listen where it is to."""
     if config.web.listen:
-        sockets.check_free(sockets.Endpoint(*configuration.host_port(config.web.listen)), "web.listen")
+        _listening(config.web.listen).close()
 
 
-def _web_fault(config: Config) -> str:
-    try:
-        check_web(config)
-    except StartError as error:
-        return str(error)
-    return ""
+def _listening(listen: str) -> socket.socket:
+    return sockets.listening(sockets.Endpoint(*configuration.host_port(listen)), "web.listen")
 
 
 class Secret:

@@ -190,6 +190,7 @@ class Upgrading:
             for _ in range(3):  # the loop hears a signal in one turn and acts in the next
                 await asyncio.sleep(0)
             standing.pass_rights(self._own_rights)
+            self._bridge.children.drop_heir(watch.WEB_SLOT)
             execute(self._bridge.hold(self._now("replacing"), checked, fresh()))
         finally:
             standing.keep_rights()
@@ -208,7 +209,7 @@ class Upgrading:
                 self._fail(f"the new {role} was not ready within {REPLACE_S:g} s; see its lines in the log")
                 return
         self._now("done")
-        took_s = round(time.time() - self.last.started_at, 1)
+        took_s = round(max(0.0, time.time() - self.last.started_at), 1)
         self._log.info("upgrade.done", number=self.last.number, release=self.last.after, took_s=took_s)
 
     async def _renewed(self, role: str) -> bool:

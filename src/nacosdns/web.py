@@ -7,13 +7,14 @@ the canary, never on Nacos, upstreams or the disk.
 from __future__ import annotations
 
 import asyncio
+import socket
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from nacosdns import child
 from nacosdns import config as configuration
 from nacosdns.core import metrics
-from nacosdns.edge import http
+from nacosdns.edge import http, sockets
 from nacosdns.edge.clock import HostClock
 from nacosdns.edge.page import Page, Role, State
 from nacosdns.errors import ControlError
@@ -68,8 +69,15 @@ class Web:
 
     async def run(self) -> None:
         """Serves until cancelled."""
-        host, port = configuration.host_port(self._child.config.web.listen)
-        await http.serve(host, port, self.respond, self._child.ready)
+        await http.serve(self._listening(), self.respond, self._child.ready)
+
+    def _listening(self) -> socket.socket:
+        """The supervisor's socket; one of our own when a supervisor of an earlier release started us."""
+        fds = [fd for one in self._child.setup.sockets for fd, _ in one.tcp]
+        if fds:
+            return socket.socket(fileno=fds[0])
+        listen = self._child.config.web.listen
+        return sockets.listening(sockets.Endpoint(*configuration.host_port(listen)), "web.listen")
 
     def respond(self, method: str, path: str) -> http.Response:
         """The answer to one request."""

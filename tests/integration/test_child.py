@@ -12,6 +12,7 @@ import pytest
 
 from fakes.running import TESTS, until
 from nacosdns import config as configuration
+from nacosdns.child import REASON_CHARS_MAX, in_a_sentence
 from nacosdns.config import Config
 from nacosdns.core import frames, metrics
 from nacosdns.edge.page import Page, Role, State, memory_file
@@ -179,6 +180,25 @@ def test_a_fault_of_the_conductor_is_logged_and_exit_1(born):
     assert "child.failed" in logged
     assert len(logged.splitlines()) == 1
     assert "ZeroDivisionError" in logged
+
+
+def test_the_last_word_of_a_child_is_why_it_ends(born):
+    word = born("fakes.child_failing").hear()
+
+    assert isinstance(word, frames.Failed)
+    assert word.reason.startswith("ZeroDivisionError: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(2, "nothing there"), "FileNotFoundError: [Errno 2] nothing there"),
+        (ExceptionGroup("", [ExceptionGroup("", [ValueError("a\x1bb")])]), "ValueError: a\\x1bb"),
+        (ValueError("x" * 1000), f"ValueError: {'x' * REASON_CHARS_MAX}"),
+    ],
+)
+def test_an_error_in_a_sentence_is_short_and_safe_to_show(error, sentence):
+    assert in_a_sentence(error) == sentence
 
 
 @pytest.mark.parametrize(("role", "loop"), [("front", "uvloop"), ("keeper", "asyncio")])

@@ -174,7 +174,7 @@ def test_a_command_of_another_version_is_told_that_it_is_one(bridge):
     running = bridge().up()
     told = request(running, msgspec.msgpack.encode(["ask", 1, "status", {}, frames.CONTROL_VERSION + 1]))
 
-    assert "version 1 of the control protocol" in told.error
+    assert f"version {frames.CONTROL_VERSION} of the control protocol" in told.error
     assert request(running, frames.encode(frames.Ask(1, "status"))).error == ""
 
 

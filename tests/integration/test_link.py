@@ -153,7 +153,7 @@ def test_a_lost_link_is_made_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [packed(Hello(VERSION + 1, "front")), packed(Asked((KEY,))), struct.pack("!I", 5) + b"xxxxx", b"\xff" * 8]
+    "said", [packed(Hello(VERSION + 2, "front")), packed(Asked((KEY,))), struct.pack("!I", 5) + b"xxxxx", b"\xff" * 8]
 )
 def test_a_peer_that_does_not_say_hello_in_a_version_we_speak_is_dropped(tmp_path: Path, said: bytes) -> None:
     async def work(keeper: Ear, _: Ear, path: str) -> None:
@@ -169,15 +169,18 @@ def test_a_peer_that_does_not_say_hello_in_a_version_we_speak_is_dropped(tmp_pat
     together(tmp_path, work)
 
 
-def test_a_peer_of_the_previous_version_is_welcome(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_a_peer_of_the_previous_or_the_next_version_is_welcome(tmp_path: Path, version: int) -> None:
+    """In an upgrade the new fronts are there before the new keeper, and the other way round on the way back."""
+
     async def work(keeper: Ear, _: Ear, path: str) -> None:
         _, writer = await asyncio.open_unix_connection(path)
-        writer.write(packed(Hello(VERSION - 1, "front")))
+        writer.write(packed(Hello(version, "front")))
         await until(lambda: len(keeper.links) == 2)
         writer.close()
         await until(lambda: len(keeper.links) == 1)
 
-        assert keeper.peers[-1] == Hello(VERSION - 1, "front")
+        assert keeper.peers[-1] == Hello(version, "front")
 
     together(tmp_path, work)
 

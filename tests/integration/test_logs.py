@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +35,20 @@ def test_an_event_is_one_line_of_its_facts_and_who_says_it(capsys):
 
     assert line.startswith("level=info event=child.ready services=2 good=true nothing= ")
     assert line.endswith(""" names="['a', 'b']" why="x=\\"y\\"" role=front slot=3""")
+
+
+@pytest.mark.parametrize(("level", "begin"), [("info", "<6>"), ("warning", "<4>"), ("error", "<3>")])
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_line_for_the_journal_begins_with_its_priority(tmp_path, level, begin, ours):
+    file = tmp_path / "log"
+    said = f'from nacosdns.edge import logs; logs.configure("info"); logs.log().{level}("event")'
+    with file.open("wb") as stream:
+        found = os.fstat(stream.fileno())
+        stream_id = f"{found.st_dev}:{found.st_ino}" if ours else "1:1"
+        environment = os.environ | {"JOURNAL_STREAM": stream_id}
+        subprocess.run([sys.executable, "-c", said], stderr=stream, env=environment, check=True)
+
+    assert file.read_text().startswith(f"{begin}timestamp=" if ours else "timestamp=")
 
 
 def test_what_is_below_the_level_is_not_said(capsys):

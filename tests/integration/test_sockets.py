@@ -8,7 +8,7 @@ import pytest
 
 from fakes.running import free_port
 from nacosdns.edge import host
-from nacosdns.edge.sockets import Endpoint, Listeners, check_free, check_wanted, endpoints, meant
+from nacosdns.edge.sockets import Endpoint, Listeners, check_wanted, endpoints, listening, meant
 from nacosdns.errors import StartError
 
 
@@ -216,9 +216,9 @@ def test_a_wildcard_is_reached_on_loopback_by_the_host_itself():
 
 def test_a_port_for_the_web_is_checked_without_being_kept():
     port = free_port()
-    check_free(Endpoint("127.0.0.1", port), "web.listen")
+    listening(Endpoint("127.0.0.1", port), "web.listen").close()
     with socket.create_server(("127.0.0.1", port)), pytest.raises(StartError, match=r"set web\.listen"):
-        check_free(Endpoint("127.0.0.1", port), "web.listen")
+        listening(Endpoint("127.0.0.1", port), "web.listen")
 
 
 def test_the_host_knows_its_own_addresses():

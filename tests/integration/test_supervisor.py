@@ -109,6 +109,18 @@ def test_the_dead_fronts_place_is_taken_by_a_new_standby(bridge):
     assert len(running.children()) == 4
 
 
+def test_the_log_and_the_status_say_why_a_child_ended(bridge):
+    running = bridge().up()
+    front, keeper = running.pid_of_reader(), control(running, "services")["pid"]
+    os.kill(keeper, signal.SIGKILL)
+    running.wait_for("child.exited", f"pid={keeper}", 'reason="ended by SIGKILL"')
+    os.kill(front, signal.SIGSTOP)
+    running.wait_for("child.exited", f"pid={front}", 'reason="killed: hangs"')
+    children = control(running, "status")["supervisor"]["children"]
+
+    assert {child["reason"] for child in children} >= {"ended by SIGKILL", "killed: hangs"}
+
+
 def test_a_packet_that_kills_every_front_does_not_take_the_service_down(bridge):
     """A resolver asks it again and again: fronts come back ever later, and meanwhile clients are told SERVFAIL at once."""
     running = bridge().up()

@@ -278,7 +278,10 @@ def test_a_reload_takes_a_good_configuration_and_refuses_a_bad_one(host: Systemd
         file.write_text(good + "nonsense = 1\n", encoding="utf-8")
         refused = host.tries("systemctl", "reload", "nacosdns")
         host.run("systemctl", "kill", "-s", "HUP", "--kill-whom=main", "nacosdns")
-        until(lambda: any("reload.refused" in line for line in host.journal("-u", SERVICE)), what="the refusal")
+        until(
+            lambda: any("reload.refused" in line for line in host.journal("-u", SERVICE, "-p", "err")),
+            what="the refusal",
+        )
 
         until(lambda: host.show(SERVICE, "SubState") == "running", what="the end of the reload")
         host.run("systemctl", "log-level", "info")

@@ -160,6 +160,12 @@ class Ready(Frame, frozen=True):
     services: int = 0
 
 
+class Failed(Frame, frozen=True):
+    """Child to supervisor: why it ends, in one sentence. Its last word."""
+
+    reason: str
+
+
 class Ask(Frame, frozen=True):
     """Supervisor to child: a command from the control socket. ``arguments`` as in docs/operating.md.
 
@@ -208,7 +214,7 @@ class ChildSetup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pages: tuple[int, ...] = ()
 
 
-ChannelFrame = Configure | Activate | Drain | Ready | Ask | Told
+ChannelFrame = Configure | Activate | Drain | Ready | Failed | Ask | Told
 
 _encoder = msgspec.msgpack.Encoder()
 _link_decoder: msgspec.msgpack.Decoder[LinkFrame] = msgspec.msgpack.Decoder(LinkFrame)

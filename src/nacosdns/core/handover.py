@@ -75,19 +75,24 @@ class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the self-check of the new code found: its release, the configuration as it reads it, its front."""
+    """What the self-check of the new code found: its release, the configuration as it reads it, its front.
+
+    ``takes_web``: it goes on with the socket of web; one that does not know it would only keep the port from its own web.
+    """
 
     release: str
     config: bytes
     password: str
     front: str
+    takes_web: bool = False
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
     """All of a running bridge that outlives its supervisor's code.
 
-    ``sockets``, ``link``, ``control``, ``pages`` and children name descriptors. ``directory`` is where the Unix sockets are. ``pages`` are of slots without a child,
-    our own among them. ``counters`` is the layout of the counters. ``config`` and ``password`` are as ``Checked`` has them
+    ``sockets``, ``link``, ``control``, ``pages``, ``web_fd`` and children name descriptors. ``directory`` is where the Unix
+    sockets are. ``pages`` are of slots without a child. ``web_fd`` listens at ``web_listen`` (-1: nobody does, or the new
+    code does not take it). ``counters`` is the layout of the counters. ``config`` and ``password`` are as ``Checked`` has them
     (as the old code has them, when it is only to be checked); ``config_file`` must be there to be read again.
     """
 
@@ -100,6 +105,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str
     control_group: str
     web_listen: str
+    web_fd: int = -1
     user: str = ""
     config_file: str = ""
     fronts: int
@@ -117,7 +123,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def descriptors(self) -> list[int]:
         """Every descriptor that has to outlive the old code."""
-        found = [self.link.fd, self.control.fd, self.own_page_fd, *self.pages.values()]
+        found = [self.link.fd, self.control.fd, self.web_fd, self.own_page_fd, *self.pages.values()]
         found += [fd for pair in self.sockets for fd in (pair.udp_fd, pair.tcp_fd)]
         found += [fd for child in self.children for fd in (child.page_fd, child.channel_fd)]
         return [fd for fd in dict.fromkeys(found) if fd >= 0]

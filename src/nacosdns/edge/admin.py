@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +17,7 @@ import msgspec
 
 from nacosdns.core import frames
 from nacosdns.core.handover import HeldFile
-from nacosdns.errors import ControlError, StartError
+from nacosdns.errors import ControlError, ControlForeign, ControlSilent, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -26,8 +27,11 @@ REQUEST_DEADLINE_S = 2.0
 CONNECTIONS_MAX = 16
 CALL_DEADLINE_S = 5.0
 _UNIX_SOCKETS = Path("/proc/net/unix")
+OF_ANY_VERSION = {"upgrade", "upgrade.state"}
+"""What the command of one release asks the bridge of another: these never change."""
+_FOREIGN = "the running bridge understands version"
 _OTHER_VERSION = (
-    f"the running bridge understands version {frames.CONTROL_VERSION} of the control protocol, this command speaks another;"
+    f"{_FOREIGN} {frames.CONTROL_VERSION} of the control protocol, this command speaks another;"
     " use the command of the release that runs, or restart the bridge"
 )
 
@@ -173,7 +177,7 @@ async def serve(sock: socket.socket, answer: Callable[[frames.Ask], Awaitable[fr
             try:
                 async with asyncio.timeout(REQUEST_DEADLINE_S):
                     ask = await _read_request(reader)
-                is_ours = ask.version == frames.CONTROL_VERSION
+                is_ours = ask.version == frames.CONTROL_VERSION or ask.verb in OF_ANY_VERSION
                 writer.write(frames.framed(await answer(ask) if is_ours else frames.Told(0, error=_OTHER_VERSION)))
                 async with asyncio.timeout(REQUEST_DEADLINE_S):
                     await writer.drain()
@@ -207,13 +211,15 @@ def pages(path: Path, verb: str, arguments: Mapping[str, object]) -> Iterator[An
             return
 
 
-def call(path: Path, verb: str, arguments: Mapping[str, object]) -> object:
-    """Asks the running bridge. Blocks for ``CALL_DEADLINE_S`` at most; ControlError says what went wrong."""
+def call(path: Path, verb: str, arguments: Mapping[str, object], deadline_s: float = CALL_DEADLINE_S) -> object:
+    """Asks the running bridge. Blocks for about ``deadline_s`` at most; ControlError says what went wrong."""
+    pid = 0
     ask = frames.Ask(0, verb, {name: msgspec.Raw(frames.encode(value)) for name, value in arguments.items()})
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(CALL_DEADLINE_S)
+            sock.settimeout(deadline_s)
             sock.connect(str(path))
+            pid = _listener(sock)
             sock.sendall(frames.framed(ask))
             with sock.makefile("rb") as file:
                 size = int.from_bytes(file.read(frames.LENGTH_BYTES), "big")
@@ -225,7 +231,7 @@ def call(path: Path, verb: str, arguments: Mapping[str, object]) -> object:
     except ConnectionRefusedError as error:
         raise ControlError(f"nacosdns is not running (nobody listens on {path})") from error
     except TimeoutError as error:
-        raise ControlError(f"no answer on {path} within {CALL_DEADLINE_S:g} s") from error
+        raise ControlSilent(f"no answer on {path} within {deadline_s:g} s{_as_it_is(pid)}") from error
     except (OSError, msgspec.MsgspecError) as error:
         raise ControlError(
             f"no answer on {path} ({error}); if the bridge is of another release, use the command of that release"
@@ -233,5 +239,24 @@ def call(path: Path, verb: str, arguments: Mapping[str, object]) -> object:
     if not isinstance(told, frames.Told):
         raise ControlError(f"no answer on {path}")
     if told.error:
-        raise ControlError(told.error)
+        raise (ControlForeign if told.error.startswith(_FOREIGN) else ControlError)(told.error)
     return msgspec.msgpack.decode(told.body)
+
+
+def _listener(sock: socket.socket) -> int:
+    """The pid of who listens at the other end; 0 where that is not told."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return 0
+    pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
+
+
+def _as_it_is(pid: int) -> str:
+    """What /proc says of a process that does not answer, to be added to a sentence."""
+    try:
+        _, _, right = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+    except OSError:
+        return ""
+    if right.split()[:1] in (["T"], ["t"]):
+        return f": pid {pid} is stopped (its fronts may answer); wake it with kill -CONT {pid}"
+    return f": pid {pid} runs, and does not come to it"

@@ -8,10 +8,12 @@ be read drops the connection, which is then made anew.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import socket
 import struct
 import sys
+import termios
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -89,6 +91,19 @@ class StreamLink(asyncio.Protocol):
     def congested(self) -> bool:
         return self._congested
 
+    @property
+    def unread(self) -> bool:
+        if self._transport is None or self._transport.is_closing():
+            return False
+        if self._transport.get_write_buffer_size():
+            return True
+        sock: socket.socket = self._transport.get_extra_info("socket")
+        try:
+            left = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        except OSError:
+            return False
+        return left != bytes(4)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
         if not _trusted(transport.get_extra_info("socket")):
@@ -124,7 +139,7 @@ class StreamLink(asyncio.Protocol):
             return
         if not isinstance(frame, Hello):
             raise LinkError("the first frame is not Hello")
-        if frame.version not in {VERSION, VERSION - 1}:
+        if abs(frame.version - VERSION) > 1:  # the newer of two speaks the version of the older
             raise LinkError(f"peer speaks version {frame.version}, we speak {VERSION - 1} and {VERSION}")
         self._peer = frame
         if self._deadline is not None:

@@ -8,9 +8,10 @@ nobody; no event fills a disk: of each so many lines are said in a while, and th
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import structlog
 from structlog.stdlib import LoggerFactory, ProcessorFormatter
@@ -26,6 +27,7 @@ OURS = "nacosdns"
 LINES_MAX, LINES_WITHIN_S = 100, 10.0
 """Of one event of one process. Query logs are as long as [log] queries wants them."""
 _UNBOUNDED = frozenset({"query"})
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 
 def log() -> Log:
@@ -64,6 +66,28 @@ class Restraint(logging.Filter):
         return True
 
 
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # of text
+    """Where the journal reads it, each line begins with its priority (sd-daemon(3)), which the journal takes off."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._is_the_journals = _is_the_journals(sys.stderr)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line = super().format(record)
+        return f"<{_PRIORITIES.get(record.levelno, 6)}>{line}" if self._is_the_journals else line
+
+
+def _is_the_journals(stream: TextIO) -> bool:
+    """Whether systemd gave us this stream to log to (``$JOURNAL_STREAM``, systemd.exec(5))."""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
 def configure(level: str, **identity: str | int) -> None:
     """Sets logging up for this process; may be called again. ``identity`` (role, slot) stands on every line."""
 
@@ -90,7 +114,7 @@ def configure(level: str, **identity: str | int) -> None:
         cache_logger_on_first_use=False,
     )
     render = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.addFilter(Restraint())
     handler.setFormatter(
         ProcessorFormatter(

@@ -487,12 +487,13 @@ def _start_error(endpoint: Endpoint, word: str, error: OSError) -> StartError:
     return StartError(f"{endpoint} ({word}) cannot be bound: {os.strerror(error.errno or 0)}; see server.listen")
 
 
-def check_free(endpoint: Endpoint, key: str) -> None:
-    """StartError when a TCP server could not listen there; ``key`` is the configuration's word for it."""
-    with socket.socket(endpoint.family, socket.SOCK_STREAM) as probe:
-        _prepare(probe, endpoint)
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(_address(endpoint))
-        except OSError as error:
-            raise StartError(str(_start_error(endpoint, "tcp", error)).replace("server.listen", key)) from error
+def listening(endpoint: Endpoint, key: str) -> socket.socket:
+    """A socket for requests by TCP, each accepted with its first bytes; StartError says what of ``key`` is in the way."""
+    try:
+        tcp = socket.create_server(_address(endpoint), family=endpoint.family, backlog=TCP_BACKLOG)
+    except OSError as error:
+        raise StartError(str(_start_error(endpoint, "tcp", error)).replace("server.listen", key)) from error
+    tcp.setblocking(False)
+    if hasattr(socket, "TCP_DEFER_ACCEPT"):
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+    return tcp

@@ -10,15 +10,15 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.ground import answers, collect, kill, status
 from chaos.steady import Steady
 from fakes.running import TESTS, TWO_ORDERS, exchange, free_port, packet, until
+from fakes.seen import lives
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from chaos.ground import Drill, Ground
     from fakes.running import Bridge
 
@@ -67,7 +67,7 @@ def upgrade_refused(ground: Ground) -> None:
     ground.hold(answers(running.port, "orders.nacos"), "it does not answer")
 
 
-class _Manager:
+class Manager:
     """Plays systemd: holds the sockets, starts the program with them as descriptors 3 and 4 (sd_listen_fds(3))."""
 
     def __init__(self, ground: Ground, port: int) -> None:
@@ -81,22 +81,23 @@ class _Manager:
         self.process: subprocess.Popen[bytes] | None = None
         ground.at_end(self.close)
 
-    def start(self, file: Path) -> int:
-        """The program; its pid."""
+    def start(self, file: Path, python: str = "") -> int:
+        """The program; its pid. ``python`` is that of an installed release."""
+        python = python or sys.executable
         sources = self.udp.fileno(), self.tcp.fileno()
         code = (
             "import os, sys\n"
             f"high = [os.dup2(fd, 60 + at) for at, fd in enumerate({sources!r})]\n"
             "for at, fd in enumerate(high): os.dup2(fd, 3 + at, inheritable=True)\n"
             "os.environ |= {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '2'}\n"
-            f"os.execv(sys.executable, [sys.executable, '-m', 'nacosdns.cli', 'run', '-c', {str(file)!r}])\n"
+            f"os.execv({python!r}, [{python!r}, '-m', 'nacosdns.cli', 'run', '-c', {str(file)!r}])\n"
         )
-        paths = os.environ.get("PYTHONPATH", "")
+        paths = "" if python != sys.executable else f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
             pass_fds=sources,
             stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": f"{TESTS}:{paths}"},
+            env=os.environ | {"PYTHONPATH": paths},
         )
         return self.process.pid
 
@@ -116,6 +117,11 @@ class _Manager:
         self.tcp.close()
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that it started, or took over."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+
+
 @collect(DRILLS)
 def supervisor_killed_with_sockets_of_systemd(ground: Ground) -> None:
     """What is queued while nobody runs is answered by the next start: the sockets are the service manager's."""
@@ -125,7 +131,7 @@ def supervisor_killed_with_sockets_of_systemd(ground: Ground) -> None:
         f'[server]\nlisten = ["127.0.0.1:{port}"]\nuser = ""\n[web]\nlisten = ""\n[cache]\ndir = "{place / "state"}"\n'
     )
     file.write_text(text + TWO_ORDERS, encoding="utf-8")
-    manager = _Manager(ground, port)
+    manager = Manager(ground, port)
     for _ in range(int(ground.span(5, 2))):
         pid = manager.start(file)
         until(lambda: answers(port, "orders.nacos"), 20, "an answer")
@@ -144,3 +150,36 @@ def supervisor_killed_with_sockets_of_systemd(ground: Ground) -> None:
         ground.hold(exchange(packet("orders.nacos"), port)[3] & 15 == 0, "it does not answer")
         manager.stop()
     ground.found(queued=QUEUED, answered=len(answered))
+
+
+@collect(DRILLS)
+def supervisor_killed_in_an_upgrade(ground: Ground) -> None:
+    """Killed at any moment of an upgrade it leaves no process behind; the next start answers what the sockets hold."""
+    place, port = ground.directory(), free_port()
+    file = place / "bridge.toml"
+    text = (
+        f'[server]\nlisten = ["127.0.0.1:{port}"]\nuser = ""\n[web]\nlisten = ""\n[cache]\ndir = "{place / "state"}"\n'
+    )
+    file.write_text(text + TWO_ORDERS, encoding="utf-8")
+    manager = Manager(ground, port)
+    rounds = int(ground.span(24, 4))
+    moments = [2.4 * number / rounds for number in range(rounds)]
+    for moment in moments:
+        pid = manager.start(file)
+        until(lambda: answers(port, "orders.nacos"), 20, "an answer")
+        os.kill(pid, signal.SIGUSR2)
+        time.sleep(moment)
+        group = children_of(pid)
+        kill(pid)
+        manager.stop()
+        until(lambda: not any(map(lives, group)), 3.0, f"the end of every child, {moment:.1f} s after")  # noqa: B023
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            asking.connect(("127.0.0.1", port))
+            asking.settimeout(10)
+            for number in range(QUEUED):
+                asking.send(packet("orders.nacos", number))
+            manager.start(file)
+            answered = {asking.recv(512)[:2] for _ in range(QUEUED)}
+        ground.hold(len(answered) == QUEUED, f"{len(answered)} of {QUEUED} answered, {moment:.1f} s after")
+        manager.stop()
+    ground.found(killed=len(moments), queued=QUEUED)
