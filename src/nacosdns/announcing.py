@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nacosdns.core.model import ServiceKey, Snapshot
+    from nacosdns.core.services import Services
     from nacosdns.ports import Log
 
 
@@ -45,13 +46,21 @@ class Announcer:
             self._log.info("protection.ended", service=str(key), was=before.value, instances=len(snapshot.instances))
             return
         self._protected[key] = kind
-        self._log.warning("push.disbelieved", service=str(key), reason=kind.value, kept=snapshot.unconfirmed)
+        kept = snapshot.unconfirmed + snapshot.demoted
+        self._log.warning("push.disbelieved", service=str(key), reason=kind.value, kept=kept)
 
-    def brake(self, *, engaged: bool) -> None:
-        """Whether the brake is on now."""
-        if engaged != self._braked:
-            self._braked = engaged
-            if engaged:
-                self._log.error("brake.engaged", remedy="if Nacos is right: nacosdns cache accept")
+    def brake(self, services: Services) -> None:
+        """Whether the brake is on now, and what it holds back."""
+        brake = services.brake
+        if brake.engaged != self._braked:
+            self._braked = brake.engaged
+            if brake.engaged:
+                self._log.error(
+                    "brake.engaged",
+                    services=brake.lost,
+                    of=brake.known,
+                    kept=sum(belief.kept for belief in services.awake()),
+                    remedy="if Nacos is right: nacosdns cache accept",
+                )
             else:
                 self._log.warning("brake.released")

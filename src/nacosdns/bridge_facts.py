@@ -8,18 +8,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from nacosdns.core.facts import Bridge, Namespace, Services, UpstreamState
+from nacosdns.core.errands import FAILING_WITHIN_S
+from nacosdns.core.facts import Brake, Bridge, Listed, Namespace, OpenFiles, Services, UpstreamState
 from nacosdns.core.resolvers import Health
 from nacosdns.edge import admin, hostfacts, sockets
-from nacosdns.errors import ControlError
+from nacosdns.errors import ControlError, ControlForeign, ControlSilent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from nacosdns.edge.hostfacts import Tree
 
-SERVICES_S = 2.0
+STATUS_S = SERVICES_S = 2.0
+FUTURE_S = 60.0
+"""A time that lies so far ahead is none of this clock."""
 _WORSE = {health.value: place for place, health in enumerate(Health)}
 """From good to bad, as core/resolvers.py has them."""
 
@@ -27,9 +30,14 @@ _WORSE = {health.value: place for place, health in enumerate(Health)}
 def look(tree: Tree, control: Path) -> Bridge:
     """What `status` says; why there is no answer."""
     try:
-        status: Any = admin.call(control, "status", {})
+        status: Any = admin.call(control, "status", {}, STATUS_S)
     except ControlError as error:
-        return Bridge(error=str(error), denied=isinstance(error.__cause__, PermissionError))
+        return Bridge(
+            error=str(error),
+            denied=isinstance(error.__cause__, PermissionError),
+            silent=isinstance(error, ControlSilent),
+            foreign=isinstance(error, ControlForeign),
+        )
     return facts_of(status, tree)
 
 
@@ -45,6 +53,11 @@ def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the contr
         children=tuple(child["pid"] for child in own.get("children") or ()),
         canary_age_s=own.get("canary_age_s"),
         covered=bool(own.get("covered")),
+        ends=tuple(
+            f"{_name(child)} ({child['failures']} times): {child['reason']}"
+            for child in own.get("children") or ()
+            if child.get("failures") and child.get("reason")
+        ),
         missing=tuple(own.get("missing") or ()),
         failed=tuple(f"{name}: {part['error']}" for name, part in parts.items() if "error" in part),
         namespaces=tuple(_namespaces(keeper.get("registry") or {})),
@@ -52,15 +65,41 @@ def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the contr
         left_out=tuple(
             dict.fromkeys((one["address"], one["why"]) for one in _told(fronts.values(), "upstreams_left_out"))
         ),
-        brake_s=keeper.get("brake_s"),
+        **_of_services(keeper),
         protected=keeper.get("protected_count") or 0,
-        store_error=str(own.get("disk") or ("its database is of a newer version" if store.get("not_used") else "")),
+        store_error=str(own.get("disk") or store.get("not_used") or ""),
         store_failures=store.get("failures") or 0,
         buffer_bytes=own.get("receive_buffer_bytes") or hostfacts.buffer_bytes(tree, pid, wanted),
-        files_max=hostfacts.files_max(tree, pid),
+        failing=dict(failing(fronts.values())),
+        hindered=tuple((f"front {slot}", part["hindered"]) for slot, part in fronts.items() if part.get("hindered")),
+        files=tuple(_files(own, tree)),
+        address_space=hostfacts.address_space_max(tree, pid),
         **_refused(own),
         web_phase=next((child["phase"] for child in own.get("children") or () if child.get("role") == "web"), ""),
     )
+
+
+def failing(fronts: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    """What the upstreams said, while no front has an answer to anything that it asked lately; else nothing."""
+    fronts = list(fronts)
+    told = [front["failing"] for front in fronts if front.get("failing")]
+    answered_s = (front.get("answered_s") for front in fronts if not front.get("failing"))
+    others = any(age_s is not None and age_s < FAILING_WITHIN_S for age_s in answered_s)
+    return told[0] if told and not others else {}
+
+
+def _files(own: Any, tree: Tree) -> Iterator[OpenFiles]:  # noqa: ANN401  # as the control socket gives it
+    """Of the supervisor and each child, as the kernel says."""
+    children = own.get("children") or ()
+    processes = [("the supervisor", own.get("pid", 0), True)]
+    processes += [(_name(child), child["pid"], child.get("role") == "front") for child in children]
+    for name, pid, serves in processes:
+        used, limit = hostfacts.files_used(tree, pid), hostfacts.files_max(tree, pid)
+        yield OpenFiles(name=name, pid=pid, used=used, limit=limit, serves=serves)
+
+
+def _name(child: Any) -> str:  # noqa: ANN401  # likewise
+    return f"front {child.get('slot')}" if child.get("role") == "front" else f"the {child.get('role')}"
 
 
 def _told(fronts: Iterable[dict[str, Any]], key: str) -> Iterator[dict[str, Any]]:
@@ -89,6 +128,27 @@ def _refused(own: Any) -> dict[str, Any]:  # noqa: ANN401  # likewise
     }
 
 
+def _of_services(keeper: Any) -> dict[str, Any]:  # noqa: ANN401  # likewise
+    """The brake, what is unhealthy, what is listed; a keeper of an older release tells less."""
+    brake = keeper.get("brake")
+    sick = [(row["service"], row["answered"]) for row in keeper.get("unhealthy") or ()]
+    return {
+        "brake_s": keeper.get("brake_s"),
+        "brake": Brake(services=brake["services"], known=brake["known"], kept=brake["kept"]) if brake else None,
+        "unhealthy": keeper.get("unhealthy_count") or 0,
+        "unhealthy_named": tuple(sick),
+        "catalogues": tuple(
+            Listed(
+                namespace=row["namespace"],
+                group=row["group"],
+                listed=row["listed"],
+                strangers=row.get("strangers") or 0,
+            )
+            for row in keeper.get("catalogues") or ()
+        ),
+    }
+
+
 def _namespaces(registry: Any) -> Iterable[Namespace]:  # noqa: ANN401  # likewise
     for name, state in (registry.get("namespaces") or {}).items():
         yield Namespace(
@@ -98,6 +158,9 @@ def _namespaces(registry: Any) -> Iterable[Namespace]:  # noqa: ANN401  # likewi
             version=state.get("version") or "",
             generation=state.get("generation") or "",
             error=state.get("last_error") or "",
+            refused=state.get("refused") or "",
+            since_s=max(0.0, time.time() - state["since"]) if state.get("since") else None,
+            took_s=(state.get("took_ms") or 0.0) / 1000,
         )
 
 
@@ -115,6 +178,7 @@ def services(control: Path) -> Services:
                 break
     except ControlError:
         return Services()  # `status` says why
+    ahead = [-row["age_s"] for row in rows if (row.get("age_s") or 0.0) < -FUTURE_S]
     nameless = [row for row in rows if row["name"].startswith("(")]
     protected = [row for row in rows if row["protection"] != "none"]
     clashing = {
@@ -130,4 +194,6 @@ def services(control: Path) -> Services:
         clashing=tuple(f"{' and '.join(names)} ({namespace}/{group})" for namespace, group, *names in sorted(clashing)),
         seen=seen,
         total=total,
+        future=len(ahead),
+        future_s=max(ahead, default=0.0),
     )

@@ -89,6 +89,7 @@ def services(arguments: Namespace) -> int:
 def status(arguments: Namespace) -> int:
     """`nacosdns status`: how every part is; 1 when a part is missing (web too) or a socket has no front."""
     answer = _call(arguments, "status")
+    answer["problems"] = report.problems(answer)
     _show(arguments, answer, report.status)
     parts = [answer.get("keeper"), *(answer.get("fronts") or {}).values()]
     failed = any(not isinstance(part, dict) or "error" in part for part in parts)
@@ -138,7 +139,7 @@ def cache_flush(arguments: Namespace) -> int:
 
 def cache_accept(arguments: Namespace) -> int:
     """`nacosdns cache accept`: what the registry says now is believed, and the brake ends."""
-    _show(arguments, _call(arguments, "cache.accept"), report.facts)
+    _show(arguments, _call(arguments, "cache.accept"), report.accepted)
     return 0
 
 
@@ -244,7 +245,10 @@ def _asked(path: Path, ask: Callable[[], _Answer]) -> _Answer:
         if not others:
             raise
         places = ", ".join(str(other.parent) for other in others)
-        raise ControlError(f"{error}; one runs on {places}: it keeps its cache.dir until it is restarted") from error
+        theirs = (
+            "one runs on {}, and keeps its cache.dir until it is restarted" if len(others) == 1 else "others run on {}"
+        )
+        raise ControlError(f"{error}; {theirs.format(places)}") from error
 
 
 def _show(arguments: Namespace, answer: Any, spell: Callable[[Any], str]) -> None:  # noqa: ANN401  # likewise

@@ -55,7 +55,9 @@ if TYPE_CHECKING:
 
 TOTAL_S = 5.0
 PROBE_S = 2.5
-NACOS_S = 2.0
+NACOS_S = 4.0
+"""Two round trips to it fit in when each takes almost two seconds."""
+NAME_S = 1.4
 SERVERS_ASKED = 3
 SAID_MAX = 200
 _Fact = TypeVar("_Fact")
@@ -89,12 +91,12 @@ async def examine(config: Config, password: str, tree: Tree, control: Path) -> F
     """All facts of a host; within ``TOTAL_S``. ``control`` is where a running bridge is asked."""
     unknown: dict[str, str] = {}
 
-    async def known(name: str, learning: Awaitable[_Fact]) -> _Fact | None:
+    async def known(name: str, learning: Awaitable[_Fact], within_s: float = PROBE_S) -> _Fact | None:
         try:
-            async with asyncio.timeout(PROBE_S):
+            async with asyncio.timeout(within_s):
                 return await learning
         except TimeoutError:
-            unknown[name] = f"no answer within {PROBE_S:g} s"
+            unknown[name] = f"no answer within {within_s:g} s"
         except (OSError, NacosdnsError) as error:
             unknown[name] = str(error)
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # a file or answer of another shape
@@ -114,18 +116,19 @@ async def examine(config: Config, password: str, tree: Tree, control: Path) -> F
         system = start(known("system", aside(lambda: _system(tree))))
         disk = start(known("cache.dir", aside(lambda: hostfacts.disk(tree, config.cache.dir))))
         secret = start(known("password", aside(lambda: _secret(tree, config))))
-        nacos = start(known("nacos", _nacos(config, password)))
+        nacos = start(known("nacos", _nacos(config, password), NACOS_S))
         bridge = start(known("bridge", aside(lambda: bridge_facts.look(tree, control))))
         services = start(known("services", aside(lambda: bridge_facts.services(control))))
         static_file = start(known("static_file", aside(lambda: _static_file(tree, config))))
         web_holders = start(known("the port of web.listen", aside(lambda: _web_holders(tree, config))))
         writers = start(known("writers of resolv.conf", aside(lambda: hostfacts.writers(tree))))
+        answers = start(_answers(await resolv, config))
     found = holders.result()
     return Facts(
         resolv=resolv.result(),
         guard=guard.result(),
         upstreams=upstreams.result(),
-        answers=await _answers(resolv.result(), config),
+        answers=answers.result(),
         nss=nss.result(),
         holders=found,
         nscd=nscd.result(),
@@ -255,31 +258,48 @@ async def _nacos(config: Config, password: str) -> Nacos | None:
     locator = locating.Locator(config, _Silent(), keep=False)
     settings = nacos_http.settings_of(section, password, locate=locator.addresses)
     web = nacos_http.Web(settings, Counter())
+    ends_at = time.monotonic() + NACOS_S - 0.2
     async with asyncio.timeout(NACOS_S):
         await web.refresh()
-        servers = asyncio.gather(*(_server(web, server) for server in web.servers))
-        login = asyncio.ensure_future(_login(settings, web)) if section.username else None
+        servers = asyncio.gather(*(_server(web, server, ends_at) for server in web.servers))
+        is_dumb = bool(section.password_file) and not password  # it would be refused, and Nacos may count that
+        login = asyncio.ensure_future(_login(settings, web, ends_at)) if section.username and not is_dumb else None
         asked = tuple(await servers)
         error, fault = await login if login else (None, "")
+    if section.username and is_dumb:
+        error, fault = f"no password can be read from {section.password_file}", "password"
     return Nacos(servers=asked, login_error=error, login_fault=fault)
 
 
-async def _server(web: nacos_http.Web, server: nacos_http.Server) -> NacosServer:
-    timeout_s = NACOS_S * 0.7
+async def _server(web: nacos_http.Web, server: nacos_http.Server, ends_at: float) -> NacosServer:
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(NAME_S):
             addresses = await web.addresses(server)
     except (NacosdnsError, TimeoutError) as error:
-        lost = _brief(error) or f"the name {server.host} is not found within {timeout_s:g} s"
+        lost = _brief(error) or f"the name {server.host} is not found within {NAME_S:g} s"
         return NacosServer(name=str(server), http_error=lost, grpc_error=lost)
     port = server.port + nacos_http.GRPC_PORT_ABOVE_HTTP
-    (version, http_error, http_port), grpc_error = await asyncio.gather(
-        _version(web, server, addresses, timeout_s),
-        hostprobes.grpc_error(addresses[0], port, speaks_first=web.tls is None, timeout_s=timeout_s),
+    timeout_s = round(ends_at - time.monotonic(), 1)
+    probe = hostprobes.grpc_error(addresses[0], port, speaks_first=web.tls is None, timeout_s=timeout_s)
+    (told, http_s), (grpc_error, grpc_s) = await asyncio.gather(
+        _timed(_version(web, server, addresses, timeout_s)), _timed(probe)
     )
+    version, http_error, http_port, first_s = told
     return NacosServer(
-        name=str(server), version=version, http_error=http_error, grpc_error=grpc_error, http_port=http_port
+        name=str(server),
+        version=version,
+        http_error=http_error,
+        grpc_error=grpc_error,
+        http_port=http_port,
+        took_s=first_s if grpc_error else grpc_s,
+        late=max(http_s * bool(http_error), grpc_s * bool(grpc_error)) > timeout_s - 0.1,
     )
+
+
+async def _timed(work: Awaitable[_Fact]) -> tuple[_Fact, float]:
+    """What it gave, and how long that took."""
+    began = time.monotonic()
+    return await work, time.monotonic() - began
 
 
 def _brief(error: Exception) -> str:
@@ -290,27 +310,34 @@ def _brief(error: Exception) -> str:
 
 async def _version(
     web: nacos_http.Web, server: nacos_http.Server, addresses: tuple[str, ...], timeout_s: float
-) -> tuple[str, str, int]:
-    """The version that a server tells by HTTP, or why it does not answer, and the port to name if this one is for gRPC."""
+) -> tuple[str, str, int, float]:
+    """The version that a server tells by HTTP, or why it does not answer; the port to name if this one is for gRPC.
+
+    The last is how long its first answer took. One that is too slow to tell its version as well has answered.
+    """
     url = f"{server.url}{web.context_path}/"
     began = time.monotonic()
+    took_s = 0.0
     try:
         async with asyncio.timeout(timeout_s):
             await nacos_http.fetch(url, tls=web.tls, timeout_s=timeout_s, addresses=addresses)
-            return await web.version(server), "", 0
+            took_s = time.monotonic() - began
+            return await web.version(server), "", 0, took_s
     except (NacosdnsError, TimeoutError) as error:
+        if took_s:
+            return "", "", 0, took_s
         said = _brief(error).removeprefix(f"{server} ") or f"does not answer by HTTP within {timeout_s:g} s"
     if web.tls is not None or time.monotonic() - began > timeout_s / 2:  # one that is silent has no time left
-        return "", said, 0
+        return "", said, 0, 0.0
     other = await hostprobes.grpc_error(addresses[0], server.port, speaks_first=True, timeout_s=timeout_s / 2)
-    return "", said, 0 if other else max(0, server.port - nacos_http.GRPC_PORT_ABOVE_HTTP)
+    return "", said, 0 if other else max(0, server.port - nacos_http.GRPC_PORT_ABOVE_HTTP), 0.0
 
 
-async def _login(settings: nacos_http.Settings, web: nacos_http.Web) -> tuple[str, str]:
+async def _login(settings: nacos_http.Settings, web: nacos_http.Web, ends_at: float) -> tuple[str, str]:
     """Why a login failed, and which fault that is (core/facts.py, Nacos); both "" when it did not."""
     account = nacos_http.Account(settings, web, _Silent(), random.Random())  # noqa: S311  # spreads retries, of which there are none
     try:
-        async with asyncio.timeout(NACOS_S * 0.9):
+        async with asyncio.timeout(ends_at - time.monotonic()):
             await account.token()
     except RegistryRefused as error:
         return _brief(error), "refused"

@@ -94,6 +94,12 @@ class Front:
         self._timer_at = 0.0
         self._complained_at = 0.0
         self.synced = False
+        self.hindrance = ("", 0.0)
+        """What this host did not let us do last, and when."""
+        self.unlinked_at = clock.now()
+        """When the keeper went, or we began without it."""
+        self.heard_at = clock.now()
+        """When the keeper said something last."""
         self.problems: dict[str, str] = {}
         """By namespace: what keeps the keeper from hearing of it, ``""`` when nothing does."""
 
@@ -164,6 +170,15 @@ class Front:
 
     def closed_for_room(self) -> None:
         self.counts[metrics.TCP_CLOSED.first] += 1
+
+    def hindered_here(self, reason: str) -> None:
+        """This host did not let a door or the upstream edge do its work: no descriptor, no memory, a firewall."""
+        self.hindrance = (reason, self._clock.now())
+
+    def hindered(self, token: int, reason: str) -> None:
+        """So it is, and a question to an upstream did not leave."""
+        self.hindered_here(reason)
+        self._outward.hindered(token, reason)
 
     def _take(self, packet: bytes, waiter: Waiter, *, client: bytes, over_tcp: bool) -> bytes | None:
         try:
@@ -401,6 +416,7 @@ class Front:
     def left(self, link: Link) -> None:
         if self.teller.link is link:
             self.teller.left()
+            self.unlinked_at = self._clock.now()
             self.counts[metrics.LINK_DROPS.first] += 1
 
     def drained(self, link: Link) -> None:
@@ -409,6 +425,7 @@ class Front:
 
     def heard(self, link: Link, frame: LinkFrame) -> None:
         """A frame of the keeper."""
+        self.heard_at = self._clock.now()
         match frame:
             case Updates(items=items):
                 self._update(items)

@@ -6,12 +6,15 @@ Must not know: the control socket. Rule: a question goes the way of a client's q
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from nacosdns.core import dnsname, metrics
 from nacosdns.core.book import service_of
 from nacosdns.core.composing import CANARY
+from nacosdns.core.dnsreply import negative_soa
+from nacosdns.core.frames import Asked
 from nacosdns.core.model import Edns, Query, Rcode, RecordType, Source, rcode_text, type_text
 from nacosdns.core.outside import question_key
 from nacosdns.core.pipeline import NEVER_ANSWERED
@@ -30,6 +33,12 @@ if TYPE_CHECKING:
 LISTED_MAX = 10_000
 PATIENCE_S = 0.8
 """So long `ask` waits for what must be looked up; whoever asked us hears nothing after a second."""
+SILENT_S = 0.15
+"""So long the keeper may take to read what it is told."""
+LOOK_S = 0.005
+HINDERED_S = 10.0
+"""What this host did not let us do counts so long, for it is not known when it would."""
+CHANGES_WITHIN_S = 600.0
 _OFFERED = [kind.name for kind in RecordType if kind not in NEVER_ANSWERED]
 
 
@@ -59,6 +68,9 @@ def parse_question(name: str, qtype: str) -> Query:
     )
 
 
+_SILENT = "the keeper does not answer (see `nacosdns status`)"
+
+
 class FrontControl:
     """The front's half of `ask`, `cache` and `status`."""
 
@@ -70,6 +82,8 @@ class FrontControl:
         self._clock = clock
         self._totals = metrics.Totals()
         self._health: dict[str, str] = {}
+        self._changes: dict[str, deque[float]] = {}
+        self._hindrance = ""
 
     def __repr__(self) -> str:
         return f"<FrontControl of {self._front!r}>"
@@ -95,7 +109,9 @@ class FrontControl:
         self._pipeline.explain(query, self._clock.now(), self._clock.wall())
         service = self._pipeline.service
         answer: dict[str, object] = {"packet": packet}
-        why = [*self._pipeline.why, *self._reasons(query, packet[3] & 0x0F, service)]
+        is_ours = service is not None or not self._pipeline.is_outside(query)
+        silent = is_ours and await self._keeper_is_silent()
+        why = [*self._pipeline.why, *self._reasons(query, packet, service, began=began, silent=silent)]
         if not patient:
             why.append(f"no answer within {PATIENCE_S:g} s; a client is kept waiting for longer, and may still get one")
         answer["name"] = dnsname.name_text(query.name)
@@ -107,36 +123,60 @@ class FrontControl:
         answer["why"] = why
         return answer
 
-    def _reasons(self, query: Query, rcode: int, service: Snapshot | None) -> list[str]:
+    async def _keeper_is_silent(self) -> bool:
+        """Whether the keeper, which is there, does not read: it is told nothing, to see."""
+        link = self._front.teller.link
+        if link is None:
+            return False
+        link.send(Asked(()))
+        ends = self._clock.now() + SILENT_S
+        while link.unread and self._clock.now() < ends:  # noqa: ASYNC110  # the kernel tells nobody
+            await asyncio.sleep(LOOK_S)
+        return link.unread
+
+    def _reasons(
+        self, query: Query, packet: bytes, service: Snapshot | None, *, began: float, silent: bool
+    ) -> list[str]:
         """What the pipeline cannot know: who is away, and what is therefore old; which spelling was taken."""
-        now = self._clock.now()
+        rcode = packet[3] & 0x0F
         reasons: list[str] = []
         if service is not None:
-            reasons += self._reasons_of(service)
+            reasons += self._reasons_of(service, silent=silent)
         elif self._pipeline.is_outside(query) and query.name != CANARY and not self._pipeline.why:
-            entry = self._forwarding.outside.get(question_key(query))
-            if rcode == Rcode.SERVFAIL:
-                reasons.append(self._forwarding.status(now).problem or "no upstream answered in time")
-            elif entry is not None and entry.fresh_until < now:
-                reasons.append(
-                    f"stale: its time ended {now - entry.fresh_until:.0f} s ago and no upstream answered since"
-                )
+            reasons += self._reasons_outside(query, packet, began)
         elif rcode == Rcode.SERVFAIL:
             namespace = self._pipeline.namespace_of(query)
             problem = self._problem(namespace)
             if not self._front.linked:
                 reasons.append("the keeper is not there, and only it can look up a name that is not known yet")
+            elif silent:
+                reasons.append(f"{_SILENT}, and only it can look up a name that is not known yet")
             elif self._pipeline.is_down(namespace):
                 reasons.append(f"Nacos is away{problem} and this name was never known")
             else:
-                reasons.append(f"Nacos did not answer in time{problem}")
+                reasons.append(f"Nacos told nothing{problem}" if problem else "Nacos did not answer in time")
         return reasons
+
+    def _reasons_outside(self, query: Query, packet: bytes, began: float) -> list[str]:
+        """Why there is no answer, or an old one, or one that is not kept."""
+        now = self._clock.now()
+        if packet[3] & 0x0F == Rcode.SERVFAIL:
+            return [self._forwarding.why(query, now)]
+        entry = self._forwarding.outside.get(question_key(query))
+        if entry is None or entry.fresh_until > now:
+            return []
+        if entry.stored_now < began:
+            return [f"stale: its time ended {now - entry.fresh_until:.0f} s ago; {self._forwarding.why(query, now)}"]
+        denied = packet[3] & 0x0F or not packet[6:8].strip(b"\0")
+        bare = denied and not negative_soa(packet)
+        why = "a denial without a SOA record is for once (RFC 2308 5)" if bare else "its TTL is 0"
+        return [f"an upstream said so just now; it is not kept, for {why}"]
 
     def _problem(self, namespace: str) -> str:
         problem = self._front.problems.get(namespace, "")
         return f" ({problem})" if problem else ""
 
-    def _reasons_of(self, service: Snapshot) -> list[str]:
+    def _reasons_of(self, service: Snapshot, *, silent: bool) -> list[str]:
         """What is to be said of a service that the answer comes from."""
         key = service.key
         reasons = []
@@ -149,12 +189,23 @@ class FrontControl:
             reasons.append(
                 "the registry named instances once and names none now: none is registered, or none is enabled"
             )
-        if not self._front.linked and service.source is not Source.STATIC:
-            reasons.append("the keeper is not there: this is what Nacos said last")
+        is_static = service.source is Source.STATIC
+        if not self._front.linked and not is_static:
+            since_s = self._clock.now() - self._front.unlinked_at
+            reasons.append(
+                f"the keeper is not there: this is what Nacos said last; nothing has been followed for {since_s:.0f} s"
+            )
+        elif silent and not is_static:
+            since_s = self._clock.now() - self._front.heard_at
+            reasons.append(
+                f"{_SILENT}: this is what Nacos said last; nothing is followed now, and its last word came {since_s:.0f} s ago"
+            )
         elif not service.live and self._pipeline.is_down(key.namespace):
             reasons.append(f"Nacos is away{self._problem(key.namespace)}: this is what it said last")
         elif not service.live:
-            reasons.append("not followed by push at the moment")
+            problem = self._problem(key.namespace)
+            old = f"Nacos tells nothing new{problem}: this is what it said last"
+            reasons.append(old if problem else "not followed by push at the moment")
         return reasons
 
     def gauges(self, counters: Counters, *, strays: int) -> None:
@@ -189,7 +240,24 @@ class FrontControl:
             if self._health.get(one.address, "up") != one.health
         ]
         self._health = present
+        now = self._clock.now()
+        for address, _, _ in changed:
+            self._changes.setdefault(address, deque(maxlen=1000)).append(now)
         return changed
+
+    def changed_hindrance(self) -> tuple[str, str] | None:
+        """What this host does not let us do now and did not at the last call; None while that is the same."""
+        before, self._hindrance = self._hindrance, self._hindered()
+        return None if before == self._hindrance else (before, self._hindrance)
+
+    def _hindered(self) -> str:
+        reason, at = self._front.hindrance
+        return reason if self._clock.now() - at < HINDERED_S else ""
+
+    def _changes_of(self, address: str) -> int:
+        """How often the health of an upstream changed lately."""
+        since = self._clock.now() - CHANGES_WITHIN_S
+        return sum(at > since for at in self._changes.get(address, ()))
 
     def _source(self, service: Snapshot | None, query: Query) -> str:
         if service is not None:
@@ -274,11 +342,16 @@ class FrontControl:
                     "health": one.health,
                     "latency_ms": one.latency_ms,
                     "last_error": one.last_error,
+                    "last_error_s": one.last_error_s,
+                    "changes_10min": self._changes_of(one.address),
                 }
                 for one in forward.upstreams
             ],
             "upstreams_left_out": [{"address": address, "why": why} for address, why in forward.left_out],
             "forward_problem": forward.problem,
+            "failing": forward.failing or None,
+            "answered_s": forward.answered_s,
+            "hindered": self._hindered(),
             "externals": forward.entries,
             "waiting": forward.waiters,
         }

@@ -36,7 +36,7 @@ from nacosdns.edge.udp import make_door, reply_vector
 from nacosdns.edge.upstream import UpstreamSockets
 from nacosdns.edge.watch import PollingWatcher
 from nacosdns.errors import ConfigError, ControlError, StoreError, UpstreamError
-from nacosdns.front import Front
+from nacosdns.front import Front, client_text
 from nacosdns.front_control import FrontControl
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class FrontProcess:
         self._control = FrontControl(self._front, self._pipeline, self._book, self._forwarding, born.clock)
         self._tcp = TcpDoor(
             self._front,
+            self._spawn,
             connections_max=born.config.server.tcp_connections,
             idle_s=born.config.server.tcp_idle_s,
         )
@@ -138,7 +139,9 @@ class FrontProcess:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             front = self._front
-            upstream = UpstreamSockets(front.received, front.failed, self._spawn, settled=front.settled)
+            upstream = UpstreamSockets(
+                front.received, front.failed, self._spawn, hindered=front.hindered, settled=front.settled
+            )
             front.use_upstream(upstream)
             self._find_upstreams()
             tasks.create_task(self._join(disk, loaded))
@@ -237,14 +240,10 @@ class FrontProcess:
                     door.open()
                 else:
                     door.close()
-        self._tasks.create_task(self._listen())
-
-    async def _listen(self) -> None:
-        """Listens as is wanted now: another call may change that while a listener starts."""
         for slot, listeners in self._sockets.items():
             for listener in listeners:
-                if slot in self._wanted:
-                    await self._tcp.listen(listener)
+                if slot in slots:
+                    self._tcp.listen(listener)
                 else:
                     self._tcp.stop(listener)
 
@@ -330,10 +329,20 @@ class FrontProcess:
             self._front.count_batches()
             self._control.gauges(self._child.counters, strays=upstream.strays)
             for address, health, error in self._control.changed_upstreams():
-                self._child.log.warning("upstream.health", upstream=address, health=health, last_error=error)
+                why = {"was": error} if health == "up" else {"last_error": error}
+                self._child.log.warning("upstream.health", upstream=address, health=health, **why)
+            if (changed := self._control.changed_hindrance()) is not None:
+                self._say_what_hinders(*changed)
             self._child.counters.set(metrics.TCP_CONNECTIONS.first, len(self._tcp))
             self._front.teller.report_used(PAGES_LOOKED_AT)
             await next_multiple(GAUGES_S)
+
+    def _say_what_hinders(self, before: str, now: str) -> None:
+        if now:
+            used, limit = host.open_files()
+            self._child.log.warning("front.hindered", reason=now, files=used, files_max=limit)
+        else:
+            self._child.log.info("front.unhindered", was=before)
 
     # --- control
 
@@ -347,11 +356,21 @@ class FrontProcess:
             case "cache.flush":
                 return await self._control.flush(str(arguments.get("name", "")))
             case "status":
-                return self._control.status() | {"tasks": len(asyncio.all_tasks())}
+                return self._control.status() | self._own_status()
             case "modules":
                 return sorted(sys.modules)
             case _:
                 raise ControlError(f"a front does not know {verb!r}")
+
+    def _own_status(self) -> dict[str, object]:
+        used, limit = host.open_files()
+        return {
+            "upstreams_wanted": bool(self._child.config.forward.upstreams),
+            "files": {"used": used, "limit": limit},
+            "refused_clients": self._allowed.refused_count,
+            "refused_last": client_text(self._allowed.refused_last) if self._allowed.refused_last else "",
+            "tasks": len(asyncio.all_tasks()),
+        }
 
 
 def make_pipeline(  # what a pipeline is made of

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nacosdns.announcing import Announcer
 from nacosdns.core import metrics
+from nacosdns.core.answers import choose
 from nacosdns.core.catalogue import Catalogue
 from nacosdns.core.frames import (
     Asked,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
         LinkFrame,
     )
     from nacosdns.core.metrics import Counters
-    from nacosdns.core.model import Instance, ServiceKey, ServiceView
+    from nacosdns.core.model import Instance, ServiceKey, ServiceView, Snapshot
     from nacosdns.core.policy import Policies
     from nacosdns.core.schedule import Action
     from nacosdns.core.schedule import Settings as ScheduleSettings
@@ -162,6 +163,7 @@ class Keeper:
         except RegistryError as error:
             self._count[metrics.REGISTRY_FAILURES.first] += 1
             self._log.debug("registry.failed", kind=action.kind.value, key=str(action.key), reason=str(error))
+            self._tell_problems()  # before whoever waits hears that there is no answer
             if action.kind is Kind.LOOKUP:
                 self.fronts.looked_up(action.keys, "unreachable")
         finally:
@@ -285,7 +287,6 @@ class Keeper:
         self._down.add(namespace)
         self.services.disconnected(namespace)
         self.schedule.disconnected(namespace)
-        self._log.warning("registry.disconnected", namespace=namespace)
         self._reachable(namespace)
         for keys in self.fronts.waited_for(namespace):
             self.schedule.drop_waiting(keys)
@@ -392,21 +393,9 @@ class Keeper:
             link.send(LookedUp(asked, "refused"))
 
     def _catalogue_lacks(self, keys: tuple[ServiceKey, ...], now: float) -> bool:
-        """Whether a complete, recent catalogue says that none of the spellings exists.
-
-        A group that no service was ever seen in, and that nobody reads the catalogue of, is what a dotted name makes of
-        itself (SERVICE.GROUP): while too many unknown names are asked for, it says nothing.
-        """
-        told = [
-            key
-            for key in keys
-            if self.catalogue.covers(key.namespace, key.group) or (key.namespace, key.group) in self.services.groups
-        ]
-        return (
-            bool(told)
-            and self.services.settled(keys[0].namespace, now)
-            and all(self.catalogue.lacks(key, now) for key in told)
-        )
+        """Whether a complete, recent catalogue says that none of the spellings exists."""
+        is_settled = self.services.settled(keys[0].namespace, now)
+        return is_settled and self.catalogue.lacks_all(keys, self.services.groups, now)
 
     def _externals(self, sender: Link, items: tuple[External, ...]) -> None:
         self.store.put_externals(items)
@@ -430,7 +419,7 @@ class Keeper:
 
     def _publish(self) -> None:
         snapshots, removed = self.services.take_changes()
-        self._announcer.brake(engaged=bool(self.services.braked_since))
+        self._announcer.brake(self.services)
         if not snapshots and not removed:
             return
         self._announcer.published(snapshots, [key for key, _ in removed])
@@ -475,6 +464,10 @@ class Keeper:
                 self._feed_names(feed)
             self.fronts.send_all()
         self._wake.set()
+
+    def answered(self, snapshot: Snapshot) -> str:
+        """Why it is answered as it is when that is out of the ordinary."""
+        return choose(snapshot, self._policies.resolve(snapshot.key.service)).why
 
     def flush(self, key: ServiceKey) -> bool:
         """`cache flush`: protection of this service ends now; it is queried anew."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nacosdns.keeper import Keeper
 
 PROTECTED_SHOWN_MAX = 50
+SICK_SHOWN_MAX = 5
 PAGE_ROWS = 200
 """Some ten milliseconds of work."""
 LISTINGS_MAX = 8
@@ -158,9 +159,46 @@ class KeeperControl:
             ],
             "protected_count": len(protected),
             "brake_s": round(keeper.clock.now() - braked_since, 1) if braked_since else None,
+            "brake": self._brake() if braked_since else None,
+            **self._unhealthy(),
+            "catalogues": self._catalogues(),
             "registry": keeper.registry.status() if keeper.registry is not None else None,
             "store": keeper.store.status() | {"waiting": keeper.saver.waiting},
         }
+
+    def _brake(self) -> dict[str, object]:
+        """What it holds back: ``services`` of ``known`` lost most, ``kept`` instances are served all the same."""
+        services = self._keeper.services
+        brake = services.brake
+        return {
+            "services": max(brake.lost, sum(bool(belief.demoted) for belief in services.awake())),
+            "known": brake.known,
+            "kept": sum(belief.kept for belief in services.awake()),
+            "ends_s": round(brake.ends - self._keeper.clock.now(), 1),
+        }
+
+    def _unhealthy(self) -> dict[str, object]:
+        """Services without any healthy instance: how many, and of a few what is answered."""
+        services = self._keeper.services
+        sick = [belief.key for belief in services.awake() if belief.is_sick and not services.is_static(belief.key)]
+        shown = [services.snapshot(key) for key in sick[:SICK_SHOWN_MAX]]
+        rows = [
+            {
+                "service": str(snapshot.key),
+                "instances": len(snapshot.instances),
+                "answered": self._keeper.answered(snapshot),
+            }
+            for snapshot in shown
+        ]
+        return {"unhealthy": rows, "unhealthy_count": len(sick)}
+
+    def _catalogues(self) -> list[dict[str, object]]:
+        """Of each group that is read: how many services are listed, and how many we know while none of them is."""
+        catalogue = self._keeper.catalogue
+        return [
+            {"namespace": space, "group": group, "listed": len(names), "strangers": catalogue.strangers(space, group)}
+            for (space, group), names in catalogue.items()
+        ]
 
     def counts(self) -> Counts:
         """For the gauges."""

@@ -92,6 +92,10 @@ class Outward:
         """The upstream edge could not do it."""
         self._forwarding.failed(token, reason, self._clock.now())
 
+    def hindered(self, token: int, reason: str) -> None:
+        """This host did not let the upstream edge do it."""
+        self._forwarding.hindered(token, reason, self._clock.now())
+
     def work(self) -> None:
         """Does what is to be done now, for all who asked since the last time."""
         self.unsettled = False

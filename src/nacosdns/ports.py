@@ -123,6 +123,10 @@ class Link(Protocol):
     def congested(self) -> bool:
         """The peer reads too slowly: hold back what can be held back until ``drained`` is called."""
 
+    @property
+    def unread(self) -> bool:
+        """Whether the peer has something of ours to read still; False where that cannot be told."""
+
     def send(self, frame: LinkFrame) -> None:
         """Queues a frame; never blocks."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from nacosdns.bridge_facts import failing
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -56,9 +58,12 @@ LISTED_MAX = 10_000
 
 
 def duration(seconds: float | None) -> str:
-    """``3 s``, ``4 min``, ``2 h``, ``5 d``; a dash for never."""
+    """``3 s``, ``4 min``, ``2 h``, ``5 d``; a dash for never; ``clock?`` for what lies in the future: a clock was set back."""
     if seconds is None:
         return _DASH
+    if seconds <= -1:
+        return "clock?"
+    seconds = max(seconds, 0)
     for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size_s:
             return f"{seconds / size_s:.0f} {unit}"
@@ -93,6 +98,8 @@ def _service(service: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _ago(seconds: float | None) -> str:
+    if seconds is not None and seconds <= -1:
+        return f"in the future ({duration(seconds)})"
     return "never" if seconds is None else f"{duration(seconds)} ago"
 
 
@@ -125,40 +132,110 @@ def status(answer: Mapping[str, Any]) -> str:
         f"listening on {text(own.get('listen'))}",
         f"canary answered {_ago(canary)}",
     ]
-    if own.get("missing"):
-        lines.append(f"waiting for {text(own['missing'])}")
-    if own.get("covered"):
-        lines.append(f"NO FRONT on sockets {text(own['covered'])}: clients get SERVFAIL")
-    if own.get("disk"):
-        lines.append(f"NO DISK: {own['disk']}")
-    lines += _away(answer)
-    if own.get("web"):
-        lines.append(f"NO WEB: {own['web']}")
-    if own.get("reload"):
-        since = duration(time.time() - own["reload"]["at"])
-        lines.append(f"RELOAD REFUSED {since} ago, the configuration before holds: {own['reload']['refused']}")
+    lines += problems(answer)
     if own.get("upgrade"):
         lines.append(f"last upgrade {upgraded(own['upgrade'])}")
     children = [{**child, "beat": f"{child.get('beat_age_s', 0):.1f} s"} for child in own.get("children") or ()]
     columns = (("role", "child"), ("slot", "slot"), ("pid", "pid"), ("phase", "phase"), ("sockets", "sockets"))
-    lines += ["", *table(children, [*columns, ("beat", "heartbeat"), ("failures", "failures")])]
+    lines += ["", *table(children, [*columns, ("beat", "heartbeat"), ("failures", "failures"), ("reason", "last end")])]
     lines += ["", "keeper", *_facts(answer.get("keeper"))]
     for slot, facts in (answer.get("fronts") or {}).items():
         lines += ["", f"front {slot}", *_facts(facts)]
     return "\n".join(lines)
 
 
-def _away(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Whom the bridge asks and nobody of whom is there."""
-    keeper, fronts = answer.get("keeper") or {}, answer.get("fronts") or {}
-    spaces = list(((keeper.get("registry") or {}).get("namespaces") or {}).values())
-    if spaces and not any(space.get("connected") for space in spaces):
-        why = next((space["last_error"] for space in spaces if space.get("last_error")), "not connected yet")
-        yield f"NO NACOS: {why}"
+def problems(answer: Mapping[str, Any]) -> list[str]:
+    """What stands at the head of `nacosdns status`, also with ``--json``: what is not as it should be, in sentences."""
+    own = answer.get("supervisor") or {}
+    found = []
+    if own.get("missing"):
+        found.append(f"waiting for {text(own['missing'])}")
+    if own.get("covered"):
+        found.append(f"NO FRONT on sockets {text(own['covered'])}: clients get SERVFAIL")
+    if disk := own.get("disk") or ((answer.get("keeper") or {}).get("store") or {}).get("not_used"):
+        found.append(f"NO DISK: {disk}")
+    found += map(_failing, filter(_fails, own.get("children") or ()))
+    found += [*_away(answer), *_kept(answer.get("keeper") or {}), *_outside(answer.get("fronts") or {})]
+    if own.get("web"):
+        found.append(f"NO WEB: {own['web']}")
+    if own.get("reload"):
+        since = _ago(time.time() - own["reload"]["at"])
+        found.append(f"RELOAD REFUSED {since}, the configuration before holds: {own['reload']['refused']}")
+    return found
+
+
+def _fails(child: Mapping[str, Any]) -> bool:
+    return bool(child.get("failures", 0) > 1 and child.get("reason"))
+
+
+def _failing(child: Mapping[str, Any]) -> str:
+    name = f"{child['role']} {child['slot']}" if child["role"] == "front" else child["role"]
+    return f"{name} FAILS, {child['failures']} times in a row: {child['reason']}"
+
+
+def _outside(fronts: Mapping[str, Any]) -> Iterator[str]:
+    """How outside names go, and what this host does not let the fronts do."""
+    for slot, facts in fronts.items():
+        files = facts.get("files") or {}
+        if files and files["used"] >= files["limit"]:
+            yield f"NO FILES: front {slot} has used all {files['limit']} files"
+        elif facts.get("hindered"):
+            yield f"HINDERED: this host did not let front {slot} work within the last 10 s: {facts['hindered']}"
+    nobody = (facts["forward_problem"] for facts in fronts.values() if _has_none(facts))
+    if why := next(nobody, ""):
+        yield f"NO UPSTREAM: {why.removeprefix('no upstream').strip(' ()') or 'no file names one'}"
     lists = (facts["upstreams"] for facts in fronts.values() if facts.get("upstreams"))
     lost = (upstreams for upstreams in lists if all(one["health"] in {"down", "loop"} for one in upstreams))
     if upstreams := next(lost, ()):  # a standby has asked nobody yet, and holds everybody for good
         yield f"NO UPSTREAM: {', '.join(map(_unwell, upstreams))}"
+    elif said := failing(fronts.values()):
+        yield f"UPSTREAMS FAIL: {', '.join(f'{address} {did}' for address, did in said.items())}"
+
+
+def _has_none(facts: Mapping[str, Any]) -> bool:
+    """Whether a front was given upstreams and none can be used."""
+    return bool(
+        facts.get("forward_problem")
+        and not facts.get("upstreams")
+        and (facts.get("upstreams_left_out") or facts.get("upstreams_wanted"))
+    )
+
+
+def _away(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Whom the bridge asks and nobody of whom is there."""
+    keeper = answer.get("keeper") or {}
+    spaces = list(((keeper.get("registry") or {}).get("namespaces") or {}).values())
+    if spaces and not any(space.get("connected") for space in spaces):
+        why = next((space["last_error"] for space in spaces if space.get("last_error")), "not connected yet")
+        yield f"NO NACOS: {why}"
+    refused: dict[str, list[str]] = {}
+    for name, space in ((keeper.get("registry") or {}).get("namespaces") or {}).items():
+        if space.get("connected") and (why := space.get("refused") or space.get("last_error")):
+            refused.setdefault(f"{'REFUSES' if space.get('refused') else 'FAILS'}: {why}", []).append(name)
+    for why, names in refused.items():
+        yield f"NACOS {why}{f', namespace {text(names)}' if len(names) < len(spaces) else ''}"
+
+
+def _kept(keeper: Mapping[str, Any]) -> Iterator[str]:
+    """What is answered otherwise than Nacos says, and what Nacos calls unhealthy."""
+    brake = keeper.get("brake")
+    if brake:
+        most = f"{brake['services']} of {brake['known']} services lost most of their instances"
+        ends = f"nacosdns cache accept ends it, or time in {duration(brake['ends_s'])}"
+        yield f"BRAKE: {most}; {_counted(brake['kept'], 'instance')} served all the same; {ends}"
+    elif count := keeper.get("protected_count"):
+        yield f"{_counted(count, 'service')} answered otherwise than Nacos said last: see nacosdns services"
+    if count := keeper.get("unhealthy_count"):
+        yield f"{_counted(count, 'service')} without a healthy instance: see nacosdns doctor"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def accepted(answer: Mapping[str, Any]) -> str:
+    """What `nacosdns cache accept` says."""
+    return f"{_counted(answer['accepted'], 'instance')} let go: the brake is off"
 
 
 def _unwell(upstream: Mapping[str, Any]) -> str:
@@ -184,7 +261,7 @@ def _facts(value: object, indent: str = "  ") -> Iterator[str]:
             yield f"{indent}{key}"
             yield from table(inner, [(name, name) for name in inner[0]], indent + "  ")
         elif key == "since" and isinstance(inner, float):
-            yield f"{indent}{key} {duration(time.time() - inner)} ago"
+            yield f"{indent}{key} {_ago(time.time() - inner)}"
         else:
             yield f"{indent}{key} {text(inner)}"
 

@@ -126,7 +126,7 @@ def _ask(keeper: Keeper, keys: list[ServiceKey]) -> None:
 class Deaf:
     """ports.Link to a front that says nothing back."""
 
-    congested = False
+    congested = unread = False
 
     def send(self, frame: LinkFrame) -> None: ...
 

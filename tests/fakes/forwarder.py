@@ -40,7 +40,12 @@ class Forwarder:
         await self._group.__aenter__()
         self._loop = asyncio.get_running_loop()
         self.sockets = UpstreamSockets(
-            self._received, self._failed, self._group.create_task, settled=self._work, limits=self._limits
+            self._received,
+            self._failed,
+            self._group.create_task,
+            hindered=self._hindered,
+            settled=self._work,
+            limits=self._limits,
         )
         self.set_upstreams(*self._addresses, own=self._own)
         return self
@@ -71,6 +76,9 @@ class Forwarder:
 
     def _failed(self, token: int, word: str) -> None:
         self.forwarding.failed(token, word, self._loop.time())
+
+    def _hindered(self, token: int, reason: str) -> None:
+        self.forwarding.hindered(token, reason, self._loop.time())
 
     def _tick(self) -> None:
         self._timer = None

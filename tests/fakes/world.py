@@ -14,7 +14,7 @@ import dnslib
 from nacosdns.core.frames import Hello, LookedUp, decode_link, encode
 from nacosdns.core.model import ServiceView
 from nacosdns.edge.store import StoredService
-from nacosdns.errors import RegistryDown, RegistryNameRefused
+from nacosdns.errors import RegistryDown, RegistryNameRefused, RegistryRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,6 +35,7 @@ class FakeRegistry:
         self.up = True
         self.delay_s = 0.001
         self.complaint = "down by script"
+        self.refusal = ""
         self._namespaces = tuple(namespaces)
         self._listener: RegistryListener | None = None
 
@@ -67,6 +68,8 @@ class FakeRegistry:
         await asyncio.sleep(self.delay_s)
         if not self.up:
             raise RegistryDown("down by script")
+        if self.refusal:
+            raise RegistryRefused(self.refusal)
 
     async def query(self, key: ServiceKey) -> ServiceView:
         await self._call(f"query {key.service}")
@@ -93,7 +96,7 @@ class FakeRegistry:
 
     def problem(self, namespace: str) -> str:
         del namespace
-        return "" if self.up else self.complaint
+        return self.refusal if self.up else self.complaint
 
     def set_password(self, password: str) -> None:
         del password
@@ -161,7 +164,7 @@ class SlowLink:
     """ports.Link that keeps what it was given; congested when the test says so."""
 
     def __init__(self) -> None:
-        self.congested = False
+        self.congested = self.unread = False
         self.sent: list[LinkFrame] = []
 
     def send(self, frame: LinkFrame) -> None:
@@ -180,7 +183,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.other: FakeLink | None = None
         self.listener: LinkListener | None = None
-        self.congested = False
+        self.congested = self.unread = False
 
     def send(self, frame: LinkFrame) -> None:
         if self.other is not None:

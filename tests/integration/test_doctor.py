@@ -621,7 +621,8 @@ def test_a_bridge_that_runs_is_found_good_and_one_that_is_stopped_is_told(own: B
         assert good[name]["severity"] == "ok", good[name]
     assert good["sockets.buffer"]["seen"].startswith("receive buffers hold ")
     assert stopped.returncode == 1
-    assert "the supervisor does not answer" in stopped.stdout
+    assert f"pid {own.process.pid} is stopped" in stopped.stdout
+    assert f"kill -CONT {own.process.pid}" in stopped.stdout
     assert took_s < doctoring.TOTAL_S + 2  # and the start of Python
 
 

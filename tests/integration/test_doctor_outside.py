@@ -372,3 +372,15 @@ def test_resolvconf_show_names_no_address_of_ours_among_the_upstreams(tmp_path: 
 
     assert shown["servers"] == ["127.0.0.1", "127.0.0.2", "192.0.2.1"]
     assert shown["upstreams"] == ["192.0.2.1"]
+
+
+@pytest.mark.parametrize(("age_s", "future"), [(-10_800.0, 1), (-3.0, 0), (60.0, 0), (None, 0)])
+def test_services_that_were_confirmed_in_the_future_are_counted(
+    monkeypatch: pytest.MonkeyPatch, age_s: float | None, future: int
+) -> None:
+    row = {"name": "orders.nacos.", "namespace": "public", "group": "G", "service": "orders", "protection": "none"}
+    page = {"rows": [row | {"spellings": [], "age_s": age_s}], "total": 1, "next": None}
+    monkeypatch.setattr(bridge_facts.admin, "pages", lambda *_words: iter([page]))
+    found = bridge_facts.services(NOWHERE)
+
+    assert (found.future, found.future_s) == (future, 10_800.0 if future else 0.0)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fakes.loop import LOOPS, run_on
 from nacosdns.edge.tcp import PIPELINE_MAX, TcpDoor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from nacosdns.edge.tcp import Connection
 
@@ -24,6 +27,7 @@ class Owner:
         self.kept: list[tuple[bytes, Connection]] = []
         self.addresses: set[bytes] = set()
         self.closed = 0
+        self.hindered: list[str] = []
 
     def asked(self, packet: bytes, address: bytes, connection: Connection) -> None:
         self.addresses.add(address)
@@ -34,6 +38,9 @@ class Owner:
 
     def closed_for_room(self) -> None:
         self.closed += 1
+
+    def hindered_here(self, reason: str) -> None:
+        self.hindered.append(reason)
 
 
 def message(number: int) -> bytes:
@@ -47,20 +54,25 @@ async def reply(reader: asyncio.StreamReader) -> bytes:
 
 
 def run(
-    work: Callable[[TcpDoor, Owner, int], Coroutine[None, None, None]], *, most: int = 100, idle_s: float = 5.0
+    work: Callable[[TcpDoor, Owner, int], Coroutine[None, None, None]],
+    *,
+    most: int = 100,
+    idle_s: float = 5.0,
+    loop: str = "asyncio",
 ) -> None:
     async def main() -> None:
         owner = Owner()
-        door = TcpDoor(owner, connections_max=most, idle_s=idle_s)
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            sock.listen()
-            await door.listen(sock)
-            await work(door, owner, sock.getsockname()[1])
-            door.close()
-            await asyncio.sleep(0.02)
+        async with asyncio.TaskGroup() as group:
+            door = TcpDoor(owner, group.create_task, connections_max=most, idle_s=idle_s)
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", 0))
+                sock.listen()
+                door.listen(sock)
+                await work(door, owner, sock.getsockname()[1])
+                door.close()
+                await asyncio.sleep(0.02)
 
-    asyncio.run(main())
+    run_on(loop, 30)(main())
 
 
 async def closed(reader: asyncio.StreamReader) -> bool:
@@ -314,23 +326,53 @@ def test_a_burst_of_connections_in_one_turn_stays_within_the_bound() -> None:
 
 def test_one_socket_is_listened_on_once_and_stops_however_close_the_calls_are() -> None:
     async def main() -> None:
-        door = TcpDoor(Owner(), connections_max=10, idle_s=5.0)
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            sock.listen()
-            await asyncio.gather(door.listen(sock), door.listen(sock), door.listen(sock))
-            starting = asyncio.ensure_future(door.listen(sock))
-            door.stop(sock)
-            await starting
-            again = asyncio.ensure_future(door.listen(sock))
-            await asyncio.sleep(0)
-            door.stop(sock)
-            await again
-            reader, writer = await asyncio.open_connection("127.0.0.1", sock.getsockname()[1])
-            writer.write(message(1))
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(reader.read(10), 0.2)
-            writer.close()
-            door.close()
+        async with asyncio.TaskGroup() as group:
+            door = TcpDoor(Owner(), group.create_task, connections_max=10, idle_s=5.0)
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", 0))
+                sock.listen()
+                for _ in range(3):
+                    door.listen(sock)
+                door.stop(sock)
+                door.listen(sock)
+                await asyncio.sleep(0)
+                door.stop(sock)
+                reader, writer = await asyncio.open_connection("127.0.0.1", sock.getsockname()[1])
+                writer.write(message(1))
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(reader.read(10), 0.2)
+                writer.close()
+                door.close()
 
     asyncio.run(main())
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """The limit stands where it would take one more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_without_a_descriptor_left_it_says_so_once_a_second_and_answers_when_there_is_one(loop: str) -> None:
+    async def work(_: TcpDoor, owner: Owner, port: int) -> None:
+        with socket.socket() as client:
+            client.setblocking(False)
+            with no_descriptor_left():
+                client.connect_ex(("127.0.0.1", port))
+                await asyncio.sleep(0.5)
+                told = list(owner.hindered)
+            client.send(message(1))
+            client.setblocking(True)
+            client.settimeout(5)
+            got = await asyncio.to_thread(client.recv, 100)
+
+            assert told == ["Too many open files"]
+            assert len(got) == len(message(1))
+
+    run(work, loop=loop)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import socket
 import struct
@@ -16,14 +18,15 @@ from nacosdns.core.balance import Member, RoundRobin
 from nacosdns.core.metrics import BATCH_TIME, Counters
 from nacosdns.core.page import WINDOW, Page
 from nacosdns.core.prepared import Prepared
+from nacosdns.edge import udp_base
 from nacosdns.edge.clock import HostClock
-from nacosdns.edge.udp import BATCH, IN_BYTES, SO_TIMESTAMPNS, make_door, reply_vector
+from nacosdns.edge.udp import BATCH, IN_BYTES, SO_TIMESTAMPNS, Client, make_door, reply_vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from nacosdns.core.balance import Orders
-    from nacosdns.edge.udp import Client, UdpDoor
+    from nacosdns.edge.udp import UdpDoor
 
 QUESTION = b"\x08prepared\x05nacos\x00\x00\x01\x00\x01"
 PREPARED = b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + QUESTION
@@ -83,6 +86,9 @@ class Owner:
         self.settled += 1
 
     def dropped(self, reason: str) -> None:
+        self.words.append(reason)
+
+    def hindered_here(self, reason: str) -> None:
         self.words.append(reason)
 
     def surprised(self, packet: bytes) -> bytes | None:
@@ -432,6 +438,20 @@ def test_what_is_dropped_while_it_is_on_its_way_is_still_sent_whole(
 
     assert replies == [bytes([0, number]) + expected[number] for number in range(3)] + [b"\0\3-slow"]
     assert table.retired == []
+
+
+def test_a_reply_that_this_host_does_not_let_out_is_told_to_the_owner(
+    loop: asyncio.AbstractEventLoop, portable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(udp_base, "HINDRANCES", {errno.EACCES})  # which a test can have: no broadcast is allowed
+    owner, table = Owner(), Table(portable=portable)
+    everybody = Client(struct.pack("<H", socket.AF_INET) + b"\x10\x00" + b"\xff" * 4 + bytes(8))
+    with server() as sock:
+        door = make_door(sock, table, owner, CLOCK.now, portable=portable)
+        loop.call_soon(door.reply, everybody, b"\0\0reply")
+        run(loop, door, lambda: bool(owner.words))
+
+    assert owner.words == [f"answers to clients: {os.strerror(errno.EACCES)}"]
 
 
 def test_what_holds_for_a_while_only_is_not_said_afterwards(loop: asyncio.AbstractEventLoop, portable: bool) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import resource
 import socket
 import time
 from contextlib import asynccontextmanager
@@ -18,7 +21,7 @@ from fakes.loop import LOOPS, run_on
 from fakes.upstream import Lie, StubUpstream
 from nacosdns.core.errands import ForwardSettings
 from nacosdns.core.resolvers import ours
-from nacosdns.edge.upstream import TCP_MESSAGES_MAX, Limits, UpstreamSockets
+from nacosdns.edge.upstream import TCP_MESSAGES_MAX, Limits, UpstreamSockets, hindrance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -53,11 +56,20 @@ class Sockets:
     def __init__(self, limits: Limits | None, spawn: Callable[..., asyncio.Task[None]], rng: Random) -> None:
         self.packets: dict[int, bytes] = {}
         self.words: dict[int, str] = {}
+        self.hindered: list[int] = []
         self.denied = 0
         self.is_picky = False
         self.told = 0  # since the last call of ``settled``
         self.batches: list[int] = []
-        self.edge = UpstreamSockets(self._received, self._failed, spawn, settled=self._settled, limits=limits, rng=rng)
+        self.edge = UpstreamSockets(
+            self._received,
+            self._failed,
+            spawn,
+            hindered=self._hindered,
+            settled=self._settled,
+            limits=limits,
+            rng=rng,
+        )
         self._token = 0
 
     def send(self, address: str, name: str = "ext.test", *, over_tcp: bool = False) -> int:
@@ -83,6 +95,10 @@ class Sockets:
             return False
         self.packets[token] = packet
         return True
+
+    def _hindered(self, token: int, reason: str) -> None:
+        self.hindered.append(token)
+        self._failed(token, reason)
 
     def _failed(self, token: int, word: str) -> None:
         self.told += 1
@@ -370,12 +386,48 @@ def test_sockets_flights_and_connections_are_bounded(run: Run, stub: StubUpstrea
             tcp = [edge.send(stub.address, over_tcp=True) for _ in range(10)]
             await asyncio.sleep(0.05)
 
-            assert {edge.words[token] for token in udp if token in edge.words} == {"full"}
+            assert {edge.words[token] for token in udp if token in edge.words} == {"6 sockets of upstreams are open"}
+            assert set(edge.hindered) == set(edge.words)
             assert sum(token not in edge.words for token in udp) <= 24
             assert sum(token not in edge.words for token in tcp) == 3
             assert "sockets=6" in repr(edge.edge)
 
     run(work())
+
+
+@pytest.mark.parametrize("over_tcp", [False, True])
+def test_without_a_descriptor_left_this_host_is_to_blame_and_no_resolver(
+    run: Run, stub: StubUpstream, *, over_tcp: bool
+) -> None:
+    async def work() -> None:
+        async with sockets() as edge:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+            try:
+                token = edge.send(stub.address, over_tcp=over_tcp)
+                await edge.settled(token)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            later = edge.send(stub.address, over_tcp=over_tcp)
+            await edge.settled(later)
+
+            assert (edge.words, edge.hindered) == ({token: "Too many open files"}, [token])
+            assert later in edge.packets
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("number", "is_ours"),
+    [
+        *((number, True) for number in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)),
+        *((number, True) for number in (errno.EPERM, errno.EACCES, errno.EAGAIN)),
+        *((number, False) for number in (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNRESET)),
+    ],
+    ids=lambda value: errno.errorcode.get(value, value) if not isinstance(value, bool) else "",
+)
+def test_an_error_of_this_host_is_told_from_one_of_the_resolver(number: int, *, is_ours: bool) -> None:
+    assert hindrance(OSError(number, "")) == (os.strerror(number) if is_ours else "")
 
 
 def test_after_close_nothing_is_open_and_nothing_is_reported(run: Run, stub: StubUpstream) -> None:

@@ -202,6 +202,8 @@ class Scenario:
         elif match := re.fullmatch(r"goes down: (.*)", words):
             self.registry.complaint = match[1]
             self.registry.go_down()
+        elif match := re.fullmatch(r"refuses: (.*)", words):
+            self.registry.refusal = match[1].removeprefix("(nothing)")
         elif match := re.fullmatch(r"takes ([\d.]+)s", words):
             self.registry.delay_s = float(match[1])
         else:

@@ -7,17 +7,20 @@ import pytest
 
 from nacosdns.core.doctor import is_wrong, judge
 from nacosdns.core.facts import (
+    Brake,
     Bridge,
     Disk,
     Facts,
     Guard,
     Holder,
     Jvm,
+    Listed,
     Nacos,
     NacosServer,
     Namespace,
     Nscd,
     Nss,
+    OpenFiles,
     ResolvFile,
     Secret,
     Services,
@@ -49,8 +52,9 @@ GOOD = Facts(
         namespaces=(Namespace(name="public", connected=True, server="10.0.0.5:8848", version="2.3.2"),),
         upstreams=(UpstreamState(address="192.0.2.1:53", health="up"),),
         buffer_bytes=16 << 20,
-        files_max=524_288,
+        files=(OpenFiles(name="the supervisor", pid=10, used=30, limit=524_288),),
     ),
+    services=Services(),
 )
 """A host that nothing is wrong with."""
 SETTING = Setting()
@@ -84,6 +88,16 @@ def finding(name: str, facts: Facts, setting: Setting = SETTING) -> Finding:
 UP, DOWN, LOOP = (
     UpstreamState(address=f"192.0.2.{n}:53", health=health) for n, health in enumerate(("up", "down", "loop"))
 )
+
+
+def space(**state: object) -> Namespace:
+    return Namespace(name="public", connected=True, server="10.0.0.5:8848", **state)  # type: ignore[arg-type]
+
+
+def listed(group: str, count: int, strangers: int = 0) -> Listed:
+    return Listed(namespace="public", group=group, listed=count, strangers=strangers)
+
+
 LATE = Namespace(name="dev", connected=False, error="10.0.0.5:8848 cannot be reached")
 CASES = [
     ("bridge", {"error": "nacosdns is not running"}, "bridge.running", "error"),
@@ -101,11 +115,24 @@ CASES = [
     ("bridge", {"protected": 6}, "nacos.protection", "warning"),
     ("bridge", {"store_failures": 3}, "bridge.store", "warning"),
     ("bridge", {"brake_s": 12.0}, "nacos.brake", "warning"),
+    ("bridge", {"unhealthy": 2, "unhealthy_named": (("a", "all"), ("b", "all"))}, "services.unhealthy", "warning"),
+    ("bridge", {"namespaces": (space(refused="403 no (no nacos.username is set)"),)}, "nacos.login", "error"),
+    ("bridge", {"namespaces": (space(error="login: cannot be asked"),)}, "nacos.login", "error"),
+    ("bridge", {"namespaces": (space(took_s=1.8),)}, "nacos.slow", "warning"),
+    ("bridge", {"catalogues": (listed("G", 0),)}, "nacos.namespace", "warning"),
+    ("bridge", {"catalogues": (listed("G", 3), listed("TYPO", 0))}, "nacos.namespace", "warning"),
+    ("bridge", {"catalogues": (listed("G", 3, strangers=7),)}, "nacos.namespace", "warning"),
     ("bridge", {"upstreams": (UP, LOOP)}, "forward.loop", "error"),
     ("bridge", {"upstreams": (UP, DOWN)}, "forward.upstreams", "warning"),
     ("bridge", {"upstreams": (DOWN,)}, "forward.upstreams", "error"),
     ("bridge", {"buffer_bytes": 212_992}, "sockets.buffer", "warning"),
-    ("bridge", {"files_max": 256}, "limits.files", "warning"),
+    ("bridge", {"address_space": 300 << 20}, "limits.memory", "warning"),
+    ("bridge", {"failing": {"192.0.2.1:53": "said SERVFAIL"}}, "forward.upstreams", "error"),
+    ("bridge", {"files": (OpenFiles(name="front 3", pid=11, used=25, limit=12),)}, "limits.files", "error"),
+    ("bridge", {"files": (OpenFiles(name="front 3", pid=11, used=950, limit=1000),)}, "limits.files", "warning"),
+    ("bridge", {"files": (OpenFiles(name="front 3", pid=11, used=25, limit=256),)}, "limits.files", "warning"),
+    ("bridge", {"hindered": (("front 3", "Operation not permitted"),)}, "bridge.hindered", "error"),
+    ("services", {"future": 2, "future_s": 10800.0}, "bridge.clock", "warning"),
     ("upstreams", {"servers": (), "ourselves": ("127.0.0.1",)}, "forward.upstreams", "error"),
     ("upstreams", {"servers": (), "path": ""}, "forward.upstreams", "error"),
     ("upstreams", {"asked": {"192.0.2.1": "Connection refused"}}, "forward.upstreams", "error"),
@@ -134,6 +161,7 @@ CASES = [
     ("nacos", {"login_error": "refuses the user", "login_fault": "refused"}, "nacos.login", "error"),
     ("nacos", {"login_error": "answers with status 404", "login_fault": "path"}, "nacos.login", "error"),
     ("nacos", {"login_error": "cannot be asked", "login_fault": "down"}, "nacos.login", "warning"),
+    ("nacos", {"login_error": "no password", "login_fault": "password"}, "nacos.login", "warning"),
 ]
 
 
@@ -155,6 +183,11 @@ def test_one_thing_that_is_wrong_is_one_finding_with_what_to_do(part, changes, n
         ({"http_error": "refused", "grpc_error": "refused"}, "nacos.reachable", "error"),
         ({"grpc_error": "port 9848 does not answer"}, "nacos.grpc", "error"),
         ({"http_error": "does not answer"}, "nacos.http", "warning"),
+        ({"http_error": "does not answer", "took_s": 0.01, "late": True}, "nacos.http", "warning"),
+        ({"http_error": "does not answer", "took_s": 3.6, "late": True}, "nacos.slow", "warning"),
+        ({"grpc_error": "does not answer", "took_s": 3.6, "late": True}, "nacos.slow", "warning"),
+        ({"http_error": "refused", "took_s": 3.6}, "nacos.http", "warning"),
+        ({"took_s": 0.6}, "nacos.slow", "warning"),
         ({"http_error": "speaks no HTTP", "grpc_error": "refused", "http_port": 7848}, "nacos.reachable", "error"),
     ],
 )
@@ -162,6 +195,36 @@ def test_what_a_server_of_nacos_does_not_do_is_told_apart(server, name, severity
     facts = having("nacos", servers=(NacosServer(name="10.0.0.6:8848", **server),))
 
     assert wrong(facts) == [(name, severity)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen", "todo"),
+    [
+        (
+            having(
+                "bridge", files=(OpenFiles(name="front 3", pid=11, used=25, limit=12),), hindered=(("front 3", "x"),)
+            ),
+            "front 3 has used all 12 files",
+            "LimitNOFILE",
+        ),
+        (having("bridge", hindered=(("front 3", "Operation not permitted"),)), "front 3", "firewall"),
+        (having("bridge", failing={"192.0.2.1:53": "said REFUSED"}), "every upstream refuses us", "access list"),
+        (having("bridge", failing={"192.0.2.1:53": "said SERVFAIL"}), "192.0.2.1:53 said SERVFAIL", "log"),
+        (having("upstreams", asked={"192.0.2.1": "REFUSED"}), "every upstream refuses us", "access list"),
+        (having("upstreams", asked={"192.0.2.1": "REFUSED", "192.0.2.2": "NOERROR"}), "192.0.2.1 (REFUSED)", "access"),
+    ],
+)
+def test_what_is_in_the_way_of_outside_names_is_said_with_who_can_mend_it(facts, seen, todo):
+    (found,) = [one for one in judge(facts, SETTING) if one.severity is not Severity.OK]
+
+    assert seen in found.seen
+    assert todo in found.todo
+
+
+def test_a_worker_with_few_files_that_serves_no_clients_is_not_short():
+    files = (OpenFiles(name="the web", pid=11, used=25, limit=256, serves=False),)
+
+    assert wrong(having("bridge", files=files)) == []
 
 
 def test_without_a_nacos_nothing_is_said_of_one():
@@ -229,6 +292,24 @@ def test_many_services_without_a_name_are_counted_and_a_few_named():
     assert found.seen.count("public/") == 5
 
 
+@pytest.mark.parametrize(
+    ("kind", "todo"),
+    [({}, "start it"), ({"silent": True}, "look at that process"), ({"foreign": True}, "that release")],
+)
+def test_a_bridge_that_does_not_answer_is_told_apart_from_one_that_does_not_run(kind, todo):
+    facts = having("bridge", error="no answer", **kind)
+
+    assert wrong(facts)[0] == ("bridge.running", "error")
+    assert todo in finding("bridge.running", facts).todo
+
+
+def test_what_a_part_ended_of_is_said():
+    ends = ("front 3 (4 times): PermissionError: no (store.py:1)",)
+
+    assert ends[0] in finding("bridge.front", having("bridge", covered=True, ends=ends)).seen
+    assert wrong(having("bridge", ends=ends)) == [("bridge.parts", "warning")]
+
+
 def test_spellings_that_share_a_name_are_a_warning_and_services_not_looked_at_are_said() -> None:
     services = Services(clashing=("Orders and orders (public/DEFAULT_GROUP)",), seen=200, total=900)
     facts = msgspec.structs.replace(GOOD, services=services)
@@ -272,6 +353,7 @@ def test_a_bridge_that_may_not_be_asked_is_not_called_dead():
         ("refused", "password_file", "context_path"),
         ("path", "context_path", "password"),
         ("down", "reachable", "correct"),
+        ("password", "secret.file", "correct"),
     ],
 )
 def test_a_login_that_fails_is_advised_by_why_it_fails(fault: str, has: str, has_not: str):
@@ -282,11 +364,13 @@ def test_a_login_that_fails_is_advised_by_why_it_fails(fault: str, has: str, has
 
 
 NO_ANSWER = {"servers": (NacosServer(name="10.0.0.5:8848", http_error="refused", grpc_error="refused"),)}
+LATE_ANSWER = {"servers": (NacosServer(name="10.0.0.5:8848", took_s=1.8),)}
 NO_LOGIN = {"login_error": "refuses the user", "login_fault": "refused"}
 
 
 @pytest.mark.parametrize(
-    ("nacos", "todo"), [({}, "namespace exists"), (NO_ANSWER, "10.0.0.5:8848"), (NO_LOGIN, "nacos.login")]
+    ("nacos", "todo"),
+    [({}, "namespace exists"), (NO_ANSWER, "10.0.0.5:8848"), (NO_LOGIN, "nacos.login"), (LATE_ANSWER, "nacos.slow")],
 )
 def test_namespaces_that_are_not_connected_are_one_finding_behind_its_cause(nacos: dict[str, object], todo: str):
     names = tuple(Namespace(name=name, connected=False, error="cannot be reached") for name in ("public", "dev", "qa"))
@@ -307,6 +391,7 @@ def test_what_is_protected_is_named_with_both_ways_out():
 
     assert found.seen == "1 service is answered otherwise than Nacos said last: orders.nacos. (empty)"
     assert "cache flush NAME" in found.todo
+    assert "disabled" in found.todo
     assert found.command == "nacosdns services"
 
 
@@ -440,3 +525,69 @@ def test_the_same_facts_give_the_same_findings():
     assert msgspec.json.decode(msgspec.json.encode(judge(GOOD, SETTING)), type=tuple[Finding, ...]) == judge(
         GOOD, SETTING
     )
+
+
+def test_what_nacos_refuses_is_said_once_with_what_to_do_and_not_called_good():
+    spaces = tuple(Namespace(name=name, connected=True, refused="403 no right (user 'dns')") for name in ("a", "b"))
+    findings = [one for one in judge(having("bridge", namespaces=spaces), SETTING) if one.id.startswith("nacos")]
+
+    assert [(one.id, one.severity.value) for one in findings] == [("nacos.reachable", "ok"), ("nacos.login", "error")]
+    assert findings[1].seen == "Nacos refuses namespace a, b: 403 no right (user 'dns')"
+    assert "the right to read namespace a, b" in findings[1].todo
+
+
+@pytest.mark.parametrize(
+    ("groups", "seen"),
+    [
+        ((listed("G", 0), listed("H", 0)), "namespace public holds no service at all in group G, H"),
+        (
+            (listed("G", 0, strangers=4),),
+            "namespace public holds no service at all in group G, not one of the 4 that we know from before",
+        ),
+        ((listed("G", 2), listed("H", 0)), "group H of namespace public holds no service at all"),
+        (
+            (listed("G", 2, strangers=1),),
+            "group G of namespace public holds none of the 1 service that we know from before",
+        ),
+    ],
+)
+def test_a_namespace_without_the_services_that_are_meant_is_told(groups: tuple[Listed, ...], seen: str):
+    facts = having("bridge", catalogues=groups, namespaces=(space(since_s=3.2),))
+
+    assert finding("nacos.namespace", facts).seen == f"{seen}; connected to Nacos 3 s ago"
+
+
+@pytest.mark.parametrize("state", [{"connected": False, "error": "refused"}, {"connected": True, "refused": "403"}])
+def test_a_namespace_that_cannot_be_read_is_not_called_empty(state: dict[str, object]):
+    facts = having("bridge", catalogues=(listed("G", 0),), namespaces=(Namespace(name="public", **state),))
+
+    assert "nacos.namespace" not in [name for name, _ in wrong(facts)]
+
+
+def test_a_young_connection_is_said_beside_what_is_protected_and_an_old_one_is_not():
+    young, old = (having("bridge", protected=1, namespaces=(space(since_s=age),)) for age in (3.0, 4000.0))
+
+    assert finding("nacos.protection", young).seen.endswith("; connected to Nacos 3 s ago")
+    assert "connected" not in finding("nacos.protection", old).seen
+
+
+def test_the_brake_is_told_with_its_numbers():
+    facts = having("bridge", brake_s=12.0, brake=Brake(services=6, known=21, kept=18))
+
+    assert "(18 instances; 6 of 21 services lost most of theirs)" in finding("nacos.brake", facts).seen
+
+
+def test_services_without_a_healthy_instance_are_counted_and_a_few_named_with_what_is_answered():
+    named = tuple((f"public/G/s{n}", "none healthy: no answer by policy" if n == 1 else "all") for n in range(3))
+    found = finding("services.unhealthy", having("bridge", unhealthy=9, unhealthy_named=named))
+
+    assert found.seen == (
+        "9 services without a healthy instance: public/G/s0, public/G/s2 (all); "
+        "public/G/s1 (none healthy: no answer by policy); and 6 more"
+    )
+
+
+def test_the_time_of_an_answer_is_shown():
+    facts = having("nacos", servers=(NacosServer(name="10.0.0.5:8848", version="2.3.2", took_s=0.012),))
+
+    assert finding("nacos.reachable", facts).seen.endswith("HTTP and gRPC answer in 12 ms")

@@ -247,3 +247,12 @@ def test_an_encoded_snapshot_shows_whose_it_is_and_whether_it_is_empty_without_b
     assert holds(bytes(full.body), key(1))
     assert not holds(bytes(full.body), key(2))
     assert not holds(b"", key(1))
+
+
+def test_who_is_refused_is_counted_once_and_the_last_one_known() -> None:
+    access = Access(["10.0.0.0/8"])
+    for last in (1, 2, 1, 1):
+        assert not access.allows(bytes([192, 0, 2, last]))
+    assert access.allows(bytes([10, 0, 0, 1]))
+
+    assert (access.refused_count, access.refused_last) == (2, bytes([192, 0, 2, 1]))

@@ -1012,3 +1012,136 @@ def test_errands_that_are_over_are_not_waited_for() -> None:
     assert agenda.next_due() == pytest.approx(1.9, abs=SLICE_S)
     assert agenda.take(2.0) == [errands[9]]
     assert agenda.next_due() == inf
+
+
+# What this host does not allow, and what is said of a failure
+
+
+def hinder(world: World, *addresses: str) -> None:
+    """From now on this host lets no packet to these out."""
+
+    def serve(send: Send, serve=world._serve) -> None:
+        if send.address in addresses:
+            world._after(0.0, lambda: world.forwarding.hindered(send.token, "Too many open files", world._clock()))
+        else:
+            serve(send)
+
+    world._serve = serve
+
+
+def test_what_this_host_does_not_let_out_is_no_fault_of_an_upstream() -> None:
+    world = World(U1, U2)
+    world.ask("ext.test")
+    hinder(world, U1, U2)
+    replies = [world.ask(f"e{number}.test") for number in range(20)]
+    status = world.forwarding.status(world._clock())
+    why = world.forwarding.why(make_query("e19.test"), world._clock())
+
+    assert {reply.rcode for reply in replies} == {"SERVFAIL"}
+    assert [(one.health, one.last_error, one.failures) for one in status.upstreams] == [("up", "", 0)] * 2
+    assert (status.problem, status.failing) == ("", {})
+    assert why == "; ".join(f"{address} could not be asked from here: Too many open files" for address in (U1, U2))
+    assert not world.forwarding._tries
+
+
+def test_the_next_upstream_is_asked_when_a_firewall_of_this_host_is_before_the_first() -> None:
+    world = World(U1, U2)
+    world[U2].answer_everything(TRUTH)
+    hinder(world, U1)
+    reply = world.ask("ext.test")
+
+    assert (reply.values, reply.waited_s < 0.1) == ([TRUTH], True)
+
+
+@pytest.mark.parametrize(
+    ("how", "did"),
+    [
+        ("SERVFAIL", "said SERVFAIL"),
+        ("REFUSED", "said REFUSED"),
+        ("mute", "did not answer in time"),
+        ("gone", "is not there (nothing listens)"),
+    ],
+)
+def test_what_each_upstream_did_in_place_of_an_answer_is_known_afterwards(how: str, did: str) -> None:
+    world = World(U1, U2)
+    break_down(world, "REFUSED", U1)
+    break_down(world, how, U2)
+    world.ask("ext.test")
+
+    assert world.forwarding.why(make_query("ext.test"), world._clock()) == f"{U1} said REFUSED; {U2} {did}"
+
+
+def test_while_a_question_is_on_its_way_it_is_known_who_has_not_answered_yet() -> None:
+    world = World(U1, U2)
+    break_down(world, "SERVFAIL", U1)
+    break_down(world, "mute", U2)
+    world.start("ext.test")
+    world.run(0.1)
+
+    assert (
+        world.forwarding.why(make_query("ext.test"), world._clock()) == f"{U2} has not answered yet; {U1} said SERVFAIL"
+    )
+
+
+def failing(world: World) -> dict[str, str]:
+    return world.forwarding.status(world._clock()).failing
+
+
+def test_upstreams_fail_when_all_that_was_asked_lately_failed_and_a_few_names_were() -> None:
+    world = World(U1, U2)
+    for address in (U1, U2):
+        break_down(world, "SERVFAIL", address)
+    world.ask("one.test")
+    world.ask("one.test", "AAAA")
+    world.ask("two.test")
+    few = failing(world)
+    world.ask("three.test")
+    many = failing(world)
+    world.run(31)
+
+    assert (few, failing(world)) == ({}, {})
+    assert many == {U1: "said SERVFAIL", U2: "said SERVFAIL"}
+
+
+def test_upstreams_do_not_fail_while_other_names_are_answered() -> None:
+    world = one()
+    world[U1].answer_everything(TRUTH)
+    for number in range(4):
+        world[U1].rcode(f"bad{number}.test", "A", "SERVFAIL")
+    world.ask("good.test")
+    for number in range(4):
+        world.ask(f"bad{number}.test")
+    before = failing(world)
+    world.ask("better.test")
+    world.run(20)
+    for number in range(4):
+        world.ask(f"bad{number}.test")
+    after = failing(world)
+    world.run(15)
+    for number in range(4):
+        world.ask(f"bad{number}.test")
+
+    assert (before, after) == ({}, {})
+    assert failing(world) == {U1: "said SERVFAIL"}
+
+
+def test_probes_alone_are_no_questions_that_fail() -> None:
+    """A site without the Internet has SERVFAIL for the root, and nothing to complain of."""
+    world = one()
+    world[U1].answer("site.test", "A", TRUTH, ttl_s=3600)
+    world[U1].rcode("", "NS", "SERVFAIL")
+    world.run(120)
+    world.ask("site.test")
+
+    assert failing(world) == {}
+
+
+def test_a_last_error_has_an_age() -> None:
+    world = one()
+    world[U1].answer_everything(TRUTH)
+    world[U1].rcode("bad.test", "A", "SERVFAIL")
+    world.ask("bad.test")
+    world.run(40)
+    (status,) = world.forwarding.status(world._clock()).upstreams
+
+    assert (status.last_error, status.last_error_s) == ("SERVFAIL", pytest.approx(40, abs=0.1))

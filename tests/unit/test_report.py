@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from nacosdns import report
@@ -56,3 +58,119 @@ def test_a_static_service_is_not_called_unconfirmed() -> None:
 
     assert "never" not in said
     assert "from the configuration" in said
+
+
+def head(keeper: dict[str, object]) -> list[str]:
+    return report.status({"supervisor": {}, "keeper": keeper}).partition("\n\n")[0].splitlines()
+
+
+def spaces(**state: dict[str, object]) -> dict[str, object]:
+    return {"registry": {"namespaces": {name: {"connected": True, **one} for name, one in state.items()}}}
+
+
+REFUSED = {"refused": "403 user not found! (no nacos.username is set)", "last_error": "longer"}
+
+
+@pytest.mark.parametrize(
+    ("states", "line"),
+    [
+        ({"public": REFUSED}, "NACOS REFUSES: 403 user not found! (no nacos.username is set)"),
+        ({"a": REFUSED, "b": {}}, "NACOS REFUSES: 403 user not found! (no nacos.username is set), namespace a"),
+        ({"public": {"last_error": "login: down"}}, "NACOS FAILS: login: down"),
+        ({"public": {"connected": False, "last_error": "gone"}}, "NO NACOS: gone"),
+    ],
+)
+def test_the_head_of_status_says_what_nacos_refuses(states: dict[str, dict[str, object]], line: str) -> None:
+    assert [one for one in head(spaces(**states)) if "NACOS" in one] == [line]
+
+
+def test_the_head_of_status_tells_the_brake_or_else_the_protected_and_the_unhealthy() -> None:
+    brake = {"services": 6, "known": 21, "kept": 18, "ends_s": 850.0}
+
+    assert head({"brake": brake, "protected_count": 6})[-1] == (
+        "BRAKE: 6 of 21 services lost most of their instances; 18 instances served all the same; "
+        "nacosdns cache accept ends it, or time in 14 min"
+    )
+    assert head({"protected_count": 1, "unhealthy_count": 2})[-2:] == [
+        "1 service answered otherwise than Nacos said last: see nacosdns services",
+        "2 services without a healthy instance: see nacosdns doctor",
+    ]
+    assert len(head({"protected_count": 0, "unhealthy_count": 0})) == 3
+
+
+def test_what_was_accepted_is_said_in_words() -> None:
+    assert report.accepted({"accepted": 23}) == "23 instances let go: the brake is off"
+
+
+# What lies in the future, and the head of status
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-21592.0, "clock?"), (-0.4, "0 s"), (0.0, "0 s"), (59.0, "59 s"), (7200.0, "2 h"), (None, "-")],
+)
+def test_no_age_is_negative(seconds: float | None, said: str) -> None:
+    assert report.duration(seconds) == said
+
+
+def test_what_was_confirmed_in_the_future_is_said_so() -> None:
+    row = {"name": "orders.nacos", "age_s": -21592.0}
+    service = {"source": "nacos", "confirmed_s": -21591.0, "protection": "empty", "protected_s": -5.0}
+    told = report.ask({"name": "orders.nacos.", "type": "A", "rcode": "NOERROR", "service": service})
+
+    assert "clock?" in report.services([row])
+    assert "-2" not in report.services([row])
+    assert "confirmed in the future (clock?), protected (empty) since in the future (clock?)" in told
+
+
+def front(**facts: object) -> dict[str, object]:
+    up = [{"address": "192.0.2.1:53", "health": "up"}]
+    return {"upstreams": up, "upstreams_left_out": [], "forward_problem": "", "upstreams_wanted": True} | facts
+
+
+LOOPED = {"address": "127.0.0.1:53", "why": "that is ourselves"}
+FAILS = {"192.0.2.1:53": "said SERVFAIL"}
+
+
+@pytest.mark.parametrize(
+    ("fronts", "said"),
+    [
+        ([front()], []),
+        ([front(files={"used": 25, "limit": 12})], ["NO FILES: front 3 has used all 12 files"]),
+        ([front(files={"used": 11, "limit": 12})], []),
+        (
+            [front(hindered="Operation not permitted")],
+            ["HINDERED: this host did not let front 3 work within the last 10 s: Operation not permitted"],
+        ),
+        (
+            [front(upstreams=[], upstreams_left_out=[LOOPED], forward_problem="no upstream (127.0.0.1:53: it is us)")],
+            ["NO UPSTREAM: 127.0.0.1:53: it is us"],
+        ),
+        ([front(upstreams=[], forward_problem="no upstream")], ["NO UPSTREAM: no file names one"]),
+        ([front(upstreams=[], forward_problem="no upstream", upstreams_wanted=False)], []),
+        ([front(), front(failing=FAILS)], ["UPSTREAMS FAIL: 192.0.2.1:53 said SERVFAIL"]),
+        ([front(answered_s=200.0), front(failing=FAILS)], ["UPSTREAMS FAIL: 192.0.2.1:53 said SERVFAIL"]),
+        ([front(answered_s=2.0), front(failing=FAILS)], []),
+        ([{"error": "the front is down"}], []),
+    ],
+)
+def test_the_head_of_status_says_how_outside_names_go(fronts: list[dict[str, object]], said: list[str]) -> None:
+    answer = {"supervisor": {}, "fronts": {str(slot): facts for slot, facts in enumerate(fronts, 3)}}
+
+    assert report.problems(answer) == said
+    assert report.status(answer).partition("\n\n")[0].splitlines()[3:] == said
+
+
+def test_the_head_of_status_and_the_problems_of_its_json_are_the_same_sentences() -> None:
+    own = {
+        "missing": ["docker0:53"],
+        "covered": [3],
+        "disk": "read-only",
+        "web": "127.0.0.1:9353 is taken",
+        "reload": {"at": time.time() + 9000, "refused": "no such key"},
+    }
+    found = report.problems({"supervisor": own})
+
+    assert [line.split()[0] for line in found] == ["waiting", "NO", "NO", "NO", "RELOAD"]
+    assert "in the future (clock?)" in found[-1]
+    assert all(line in report.status({"supervisor": own}).splitlines() for line in found)

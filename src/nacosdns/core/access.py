@@ -54,6 +54,8 @@ class Access:
         self._networks = tuple(ip_network(text, strict=False) for text in texts)
         self.judged: dict[bytes, bool] = {}
         self._refused: set[bytes] = set()
+        self._forgotten = 0
+        self.refused_last = b""
 
     def __repr__(self) -> str:
         return f"<Access networks={len(self._networks)} judged={len(self.judged)} refused={len(self._refused)}>"
@@ -63,16 +65,24 @@ class Access:
         if not address or address in self.judged:
             return True
         if address in self._refused:
+            self.refused_last = address
             return False
         if not self.contains(address):
             if len(self._refused) >= JUDGED_MAX:
+                self._forgotten += len(self._refused)
                 self._refused.clear()
             self._refused.add(address)
+            self.refused_last = address
             return False
         if len(self.judged) >= JUDGED_MAX:
             self.judged.clear()
         self.judged[address] = True
         return True
+
+    @property
+    def refused_count(self) -> int:
+        """How many clients were refused; some may be counted again when they were very many."""
+        return self._forgotten + len(self._refused)
 
     def contains(self, address: bytes) -> bool:
         """Whether an address lies in an allowed network."""

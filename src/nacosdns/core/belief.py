@@ -68,6 +68,16 @@ class Belief:
             return []
         return [identity for identity in self.members if identity not in self.listed and identity not in self.demoted]
 
+    @property
+    def kept(self) -> int:
+        """How many members are served that the last list does not name."""
+        return len(self.demoted) + len(self.doubted())
+
+    @property
+    def is_sick(self) -> bool:
+        """Whether Nacos named instances on this connection, and no member can be answered as a healthy one."""
+        return bool(self.members) and self.listed is not None and not any(map(_is_able, self.members.values()))
+
     def face(self) -> tuple[dict[Identity, Instance], frozenset[Identity], bool, bool, Protection]:
         """What others see of a belief: when it stays the same there is nothing to tell."""
         return (
@@ -90,8 +100,7 @@ class Belief:
 
     def as_many_as_before(self) -> bool:
         """Whether the last list has as many instances to answer as we knew before this connection: it is not half full."""
-        able = [one for k in self.listed or () if (one := self.members[k]).healthy and one.enabled and one.weight > 0]
-        return len(able) >= self.expected
+        return sum(_is_able(self.members[k]) for k in self.listed or ()) >= self.expected
 
     def differs(self, listed: Mapping[Identity, Instance]) -> bool:
         """Whether a list says something else than the last one did."""
@@ -138,6 +147,10 @@ class Belief:
             last_healthy=self.last_healthy,
             live=self.live,
         )
+
+
+def _is_able(instance: Instance) -> bool:
+    return instance.healthy and instance.enabled and instance.weight > 0
 
 
 def on_disk(snapshot: Snapshot) -> Snapshot:

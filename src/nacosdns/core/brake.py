@@ -49,6 +49,8 @@ class Brake:
         self._big: set[ServiceKey] = set()
         self._standing: dict[ServiceKey, float] = {}
         self.since = 0.0
+        self.lost, self.known = 0, 0
+        """How many services of how many lost most, or stood to, when it was engaged last."""
 
     def __repr__(self) -> str:
         words = f"losses={len(self._losses)} big={len(self._big)} standing={len(self._standing)}"
@@ -93,7 +95,8 @@ class Brake:
 
     def _many(self, known: int, now: float) -> bool:
         soon = sum(ends <= now + SOON_S and key not in self._big for key, ends in self._standing.items())
-        return len(self._big) + soon >= SERVICES_MIN and len(self._big) + soon > SHARE * known
+        self.lost, self.known = len(self._big) + soon, known
+        return self.lost >= SERVICES_MIN and self.lost > SHARE * known
 
     def _drop_old(self, now: float) -> None:
         while self._losses:

@@ -26,6 +26,7 @@ class Catalogue:
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
         self._spellings: dict[tuple[str, str], dict[str, list[str]]] = {}
         self._read_at: dict[tuple[str, str], float] = {}
+        self._strangers: dict[tuple[str, str], int] = {}
 
     def __repr__(self) -> str:
         return f"<Catalogue groups={len(self._names)} names={sum(map(len, self._names.values()))}>"
@@ -68,8 +69,13 @@ class Catalogue:
         spellings = self._spellings.get((namespace, group), {})
         held = {key.service for key in known if key.namespace == namespace and key.group == group}
         folded = dict.fromkeys(map(fold_text, held))
+        self._strangers[namespace, group] = len(held) if spellings.keys().isdisjoint(folded) else 0
         names = [name for text in folded for name in spellings.get(text, ()) if name not in held]
         return [ServiceKey(namespace, group, name) for name in names]
+
+    def strangers(self, namespace: str, group: str) -> int:
+        """How many services we knew at the last read while it listed none of them; 0 when it listed one."""
+        return self._strangers.get((namespace, group), 0)
 
     def covers(self, namespace: str, group: str) -> bool:
         """Whether this group was ever read."""
@@ -82,3 +88,12 @@ class Catalogue:
         if read_at is None or now - read_at > FRESH_S:
             return False
         return fold_text(key.service) not in self._spellings[group]
+
+    def lacks_all(self, keys: tuple[ServiceKey, ...], groups: Collection[tuple[str, str]], now: float) -> bool:
+        """Whether recent reads say that none of the spellings exists.
+
+        A group that no service was ever seen in (``groups``), and that nobody reads the catalogue of, is what a dotted
+        name makes of itself (SERVICE.GROUP): it says nothing.
+        """
+        told = [key for key in keys if self.covers(key.namespace, key.group) or (key.namespace, key.group) in groups]
+        return bool(told) and all(self.lacks(key, now) for key in told)

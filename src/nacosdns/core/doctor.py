@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from nacosdns.core import access, doctor_names, doctor_outside
+from nacosdns.core import access, doctor_names, doctor_outside, doctor_running
 from nacosdns.core.doctor_outside import some
 from nacosdns.core.finding import Severity, error, ok, warning
 
@@ -30,7 +30,6 @@ _FREE_NONE_BYTES, _FREE_LOW_BYTES, _FREE_ENOUGH_BYTES, _FREE_LOW_PART = 10 << 20
 _INODES_LOW = 0.02
 _UNKEPT, _SHARED = {"tmpfs", "ramfs"}, {"nfs", "nfs4", "cifs", "fuse.sshfs", "9p"}
 _SYSTEMD_PID = 1
-_FILES_BESIDE_TCP = 256  # upstreams, links, listening sockets, database
 _JAVA_TTL_MAX_S = 10
 
 
@@ -72,19 +71,30 @@ def _bridge(facts: Facts, setting: Setting) -> Iterator[Finding]:
     if bridge.denied:
         yield warning("bridge.running", bridge.error, "run doctor as root")
         return
+    if bridge.foreign:
+        yield error("bridge.running", bridge.error, "run the doctor of that release, or restart the bridge")
+        return
     if bridge.error:
-        yield error("bridge.running", bridge.error, "start it", _systemctl(facts, "start"))
+        word = "restart" if bridge.silent else "start"
+        todo = "look at that process and its log; start it again when it stays so" if bridge.silent else "start it"
+        yield error("bridge.running", bridge.error, todo, _systemctl(facts, word))
         return
     yield ok("bridge.running", f"runs as pid {bridge.pid}")
     if bridge.covered:
-        yield error("bridge.front", "no front answers: clients get SERVFAIL", "see child.exited in its log")
+        seen = "; ".join(("no front answers: clients get SERVFAIL", *bridge.ends))
+        yield error("bridge.front", seen, "mend what the last ones say, or see child.exited in its log")
     elif bridge.canary_age_s is None or bridge.canary_age_s > CANARY_OLD_S:
         age = "never" if bridge.canary_age_s is None else f"{bridge.canary_age_s:.0f} s ago"
-        yield error("bridge.canary", f"its own test query was last answered {age}", "see `nacosdns status` and its log")
+        todo = (
+            "see bridge.listen" if bridge.missing else "see FAILURES in `nacosdns status`, and child.exited in its log"
+        )
+        yield error("bridge.canary", f"its own test query was last answered {age}", todo)
     else:
         yield ok("bridge.canary", "its own test query is answered through the real socket")
     yield from _missing(bridge)
     yield from _refused(bridge, setting)
+    for end in () if bridge.covered else bridge.ends:
+        yield warning("bridge.parts", f"it fails: {end}", "mend what it says; it is started again by itself")
     for part in bridge.failed:
         yield error("bridge.parts", part, "see its log; a part that died is started again by itself")
     yield from _web(facts, bridge)
@@ -96,7 +106,11 @@ def _missing(bridge: Bridge) -> Iterator[Finding]:
         return
     seen = f"waits for {', '.join(bridge.missing)}, which this host does not have"
     six = [entry for entry in bridge.missing if entry.startswith("[::1]")]
-    todo = f'IPv6 is off here: take "{six[0]}" out of server.listen' if six else "correct server.listen"
+    todo = (
+        f'IPv6 is off here: take "{six[0]}" out of server.listen'
+        if six
+        else "give this host that address again, or correct server.listen"
+    )
     yield warning("bridge.listen", seen, todo)
 
 
@@ -118,19 +132,20 @@ def _web(facts: Facts, bridge: Bridge) -> Iterator[Finding]:
         return
     ours = {bridge.pid, *bridge.children}
     others = sorted({_who(holder) for holder in facts.web_holders if holder.pid not in ours or not holder.pid})
-    why = f"its port is held by {', '.join(others)}" if others else bridge.web_fault or f"it is {bridge.web_phase}"
-    todo = (
-        "stop that program, or name another port in web.listen"
-        if others
-        else "free its address, or see child.exited in its log"
-    )
+    hangs = bridge.web_phase == "hangs"
+    why = bridge.web_fault or ("it hangs" if hangs else f"it is {bridge.web_phase}")
+    todo = "it is replaced when it hangs for 10 s" if hangs else "free its address, or see child.exited in its log"
+    if others:
+        why = f"its port is held by {', '.join(others)}"
+        todo = "stop that program, or name another port in web.listen"
     yield warning("bridge.web", f"no metrics and no health check: {why}", todo)
 
 
 def _store(bridge: Bridge) -> Iterator[Finding]:
     if bridge.store_error:
         seen = f"what is learned is not written: {bridge.store_error}"
-        yield error("bridge.store", seen, "make room in cache.dir, or mend it")
+        todo = "mend that, or move cache.db away: what is in it is learned anew, while Nacos and upstreams answer"
+        yield error("bridge.store", seen, todo)
     elif bridge.store_failures:
         seen = f"{bridge.store_failures} writes to the disk failed since its start"
         yield warning("bridge.store", seen, "see store.write_failed in its log")
@@ -302,6 +317,7 @@ def _machine(facts: Facts, setting: Setting) -> Iterator[Finding]:
 
 
 def _limits(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    del setting
     bridge = facts.bridge
     if bridge is None or bridge.error:
         return
@@ -313,12 +329,6 @@ def _limits(facts: Facts, setting: Setting) -> Iterator[Finding]:
             yield warning("sockets.buffer", seen, todo, "sysctl -w net.core.rmem_max=8388608")
         else:
             yield ok("sockets.buffer", seen)
-    needed = setting.tcp_connections + _FILES_BESIDE_TCP
-    if 0 < bridge.files_max < needed:
-        seen = f"{bridge.files_max} open files are allowed, {needed} may be needed (server.tcp_connections)"
-        yield warning("limits.files", seen, f"set LimitNOFILE={needed * 2} in its unit, or ulimit -n")
-    elif bridge.files_max:
-        yield ok("limits.files", f"{bridge.files_max} open files are allowed")
 
 
 def _access(facts: Facts, setting: Setting) -> Iterator[Finding]:
@@ -339,6 +349,6 @@ def _access(facts: Facts, setting: Setting) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Facts, Setting], Iterator[Finding]], ...] = (
-    *(_config, _bridge, doctor_outside.judge, _ports, _nscd, _java),
+    *(_config, _bridge, doctor_running.judge, doctor_outside.judge, _ports, _nscd, _java),
     *(_disk, _secret, _machine, _limits, _access),
 )

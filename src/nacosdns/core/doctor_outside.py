@@ -13,10 +13,13 @@ from nacosdns.core.finding import error, ok, warning
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nacosdns.core.facts import Facts, NacosServer, Setting, Upstreams
+    from nacosdns.core.facts import Bridge, Facts, NacosServer, Namespace, Setting, Upstreams
     from nacosdns.core.finding import Finding
 
 _NAMED_MAX = 5
+_YOUNG_S = 180.0
+SLOW_S = 0.5
+_SLOW_TODO = "see the way to it and its load: names that are not known yet are answered late, or not in time"
 
 
 def judge(facts: Facts, setting: Setting) -> Iterator[Finding]:
@@ -37,18 +40,26 @@ def _registry(facts: Facts, setting: Setting) -> Iterator[Finding]:
         return
     apart: dict[str, list[str]] = {}
     for space in bridge.namespaces:
-        if space.connected:
+        if space.refused or (space.connected and space.error):
+            continue  # said by nacos.login
+        if space.connected and space.took_s > SLOW_S and not _is_slow(facts):
+            seen = f"namespace {space.name}: {space.server} took {space.took_s:.1f} s for its last answer to the bridge"
+            yield warning("nacos.slow", seen, _SLOW_TODO)
+        elif space.connected:
             path = f"Nacos {space.version or space.generation} at {space.server} by gRPC"
             yield ok("nacos.connected", f"namespace {space.name}: {path}")
         else:
             apart.setdefault(space.error or "not connected yet", []).append(space.name)
+    yield from _refused(bridge)
+    yield from _listed(bridge)
     for why, names in apart.items():
         seen = f"{_counted(len(names), 'namespace')} not connected ({some(names)}): {why}"
         yield error("nacos.connected", seen, _reconnected(facts))
     if bridge.brake_s is not None:
         yield warning(
             "nacos.brake",
-            f"for {bridge.brake_s:.0f} s Nacos has known much less than before: what vanished is still answered",
+            f"for {bridge.brake_s:.0f} s Nacos has known much less than before: what vanished is still answered"
+            f"{_braked(bridge)}{_anew(bridge)}",
             "see that providers are back; if Nacos is right, accept it",
             f"nacosdns cache accept{setting.option}",
         )
@@ -58,11 +69,74 @@ def _registry(facts: Facts, setting: Setting) -> Iterator[Finding]:
         verb = "is" if bridge.protected == 1 else "are"
         yield warning(
             "nacos.protection",
-            f"{_counted(bridge.protected, 'service')} {verb} answered otherwise than Nacos said last{which}",
-            "see that their providers run and are registered; where Nacos is right, let the name go: "
+            f"{_counted(bridge.protected, 'service')} {verb} answered otherwise than Nacos said last{which}{_anew(bridge)}",
+            "see that their providers run, are registered and are not disabled in the console (Nacos leaves disabled "
+            "instances out: all disabled is an empty list); where Nacos is right, let the name go: "
             f"nacosdns cache flush NAME{setting.option}",
             f"nacosdns services{setting.option}",
         )
+
+
+def _is_slow(facts: Facts) -> bool:
+    return any(server.took_s > SLOW_S for server in (facts.nacos.servers if facts.nacos else ()))
+
+
+def _braked(bridge: Bridge) -> str:
+    brake = bridge.brake
+    if brake is None:
+        return ""
+    return f" ({_counted(brake.kept, 'instance')}; {brake.services} of {brake.known} services lost most of theirs)"
+
+
+def _anew(bridge: Bridge) -> str:
+    """That a connection is young: providers come back to a Nacos that was started anew within a minute or so."""
+    ages = [space.since_s for space in bridge.namespaces if space.connected and space.since_s is not None]
+    return f"; connected to Nacos {min(ages):.0f} s ago" if ages and min(ages) < _YOUNG_S else ""
+
+
+def _refused(bridge: Bridge) -> Iterator[Finding]:
+    """Namespaces whose connection holds while Nacos tells us nothing on it."""
+    why: dict[str, list[Namespace]] = {}
+    for space in bridge.namespaces:
+        if space.connected and (said := space.refused or space.error):
+            why.setdefault(said, []).append(space)
+    for said, spaces in why.items():
+        names = some([space.name for space in spaces])
+        if not spaces[0].refused:
+            todo = "mend that: until then nothing new is learned, and what is known stays as it is"
+            yield error("nacos.login", f"Nacos tells nothing of namespace {names}: {said}", todo)
+        elif "no nacos.username" in said:
+            todo = "write a user that may read it into nacos.username, and its password into nacos.password_file"
+            yield error("nacos.login", f"Nacos refuses namespace {names}: {said}", todo)
+        else:
+            todo = f"see that the user of nacos.username exists, and give it the right to read namespace {names}"
+            yield error("nacos.login", f"Nacos refuses namespace {names}: {said}", todo)
+
+
+def _listed(bridge: Bridge) -> Iterator[Finding]:
+    """Namespaces and groups without any service: most likely another one was meant."""
+    for space in bridge.namespaces:
+        groups = [one for one in bridge.catalogues if one.namespace == space.name]
+        if not space.connected or space.refused or not groups:
+            continue
+        if not any(one.listed for one in groups):
+            strange = sum(one.strangers for one in groups)
+            known = f", not one of the {strange} that we know from before" if strange else ""
+            seen = (
+                f"namespace {space.name} holds no service at all in group {some([one.group for one in groups])}{known}"
+            )
+            todo = f"see that its id (not its name) is right, the group too, and that {space.server} is the Nacos that is meant"
+            yield warning("nacos.namespace", f"{seen}{_anew(bridge)}", todo)
+            continue
+        for one in groups:
+            where = f"group {one.group} of namespace {one.namespace}"
+            if one.strangers:
+                seen = f"{where} holds none of the {_counted(one.strangers, 'service')} that we know from before"
+                todo = f"see that {space.server} is the Nacos that is meant, and that providers of this group run"
+                yield warning("nacos.namespace", f"{seen}{_anew(bridge)}", todo)
+            elif not one.listed:
+                todo = "see that the group is spelled as in Nacos, with its capitals"
+                yield warning("nacos.namespace", f"{where} holds no service at all{_anew(bridge)}", todo)
 
 
 def _reconnected(facts: Facts) -> str:
@@ -76,6 +150,8 @@ def _reconnected(facts: Facts) -> str:
         return f"mend what is said of {some([server.name for server in bad])}; {again}"
     if nacos.login_error:
         return f"mend what is said of nacos.login; {again}"
+    if _is_slow(facts):
+        return f"mend what nacos.slow says: a connection must be made within 3 s; {again}"
     return f"Nacos answers from here: see that the namespace exists there and that our user may read it; {again}"
 
 
@@ -83,7 +159,20 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def _unhealthy(bridge: Bridge | None) -> Iterator[Finding]:
+    if bridge is not None and bridge.unhealthy:
+        named: dict[str, list[str]] = {}
+        for name, answered in bridge.unhealthy_named:
+            named.setdefault(answered, []).append(name)
+        said = "; ".join(f"{', '.join(names)} ({answered})" for answered, names in named.items())
+        seen = f"{_counted(bridge.unhealthy, 'service')} without a healthy instance: {said}"
+        more = bridge.unhealthy - sum(map(len, named.values()))
+        todo = "see their health checks and providers; policy.none_healthy says what is answered until then"
+        yield warning("services.unhealthy", seen + (f"; and {more} more" if more > 0 else ""), todo)
+
+
 def _services(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    yield from _unhealthy(facts.bridge)
     rows = facts.services.unnameable if facts.services else ()
     if rows:
         names = some([f"{service}: {why}" for service, why in rows], "; ")
@@ -130,17 +219,22 @@ def _nacos(facts: Facts, setting: Setting) -> Iterator[Finding]:
     match facts.nacos.login_error, facts.nacos.login_fault:
         case None, _:
             pass
+        case "", _ if facts.bridge and any(space.refused for space in facts.bridge.namespaces):
+            pass  # it can log in, and what it is refused is said elsewhere
         case "", _:
             yield ok("nacos.login", "the user of nacos.username can log in")
         case str(why), "refused":
             yield error("nacos.login", why, "correct nacos.username and the content of nacos.password_file")
+        case str(why), "password":
+            todo = "mend what secret.file says: whether Nacos takes user and password is not known until then"
+            yield warning("nacos.login", f"no login was tried: {why}", todo)
         case str(why), "path":
             todo = (
                 "write the path that this Nacos is served under into nacos.context_path; see that the port is Nacos's"
             )
             yield error("nacos.login", why, todo)
         case why, _:
-            todo = "mend what nacos.reachable says: whether user and password are right is not known until then"
+            todo = "mend what nacos.reachable or nacos.slow says: whether user and password are right is not known until then"
             yield warning("nacos.login", f"no login could be tried: {why}", todo)
 
 
@@ -155,13 +249,18 @@ def _server(server: NacosServer) -> Finding:
         return error("nacos.generation", seen, "upgrade it to 2.0 or later")
     if server.http_error and server.grpc_error:
         return error("nacos.reachable", f"{name} {server.http_error}", "see that it runs and that its name is right")
+    late = server.grpc_error or server.http_error
+    if server.took_s > SLOW_S and (server.late or not late):
+        how = f" by {'HTTP' if server.grpc_error else 'gRPC'}, and {late}" if late else ""
+        return warning("nacos.slow", f"{name} took {server.took_s:.1f} s to answer{how}", _SLOW_TODO)
     if server.grpc_error:
         seen = f"{name} answers by HTTP, but not by gRPC 1000 ports above: {server.grpc_error}"
         return error("nacos.grpc", seen, "open that port between this host and Nacos")
     if server.http_error:
         seen = f"{name} answers by gRPC, but not by HTTP: {server.http_error}"
         return warning("nacos.http", seen, "a login and the version need HTTP; open the port")
-    return ok("nacos.reachable", f"{name}: Nacos {server.version or '(version not told)'}, HTTP and gRPC answer")
+    took = f" in {server.took_s * 1000:.0f} ms" if server.took_s else ""
+    return ok("nacos.reachable", f"{name}: Nacos {server.version or '(version not told)'}, HTTP and gRPC answer{took}")
 
 
 def _forwarding(facts: Facts, setting: Setting) -> Iterator[Finding]:
@@ -181,8 +280,20 @@ def _forwarding(facts: Facts, setting: Setting) -> Iterator[Finding]:
             yield warning("forward.upstreams", f"does not answer: {', '.join(down)}", "see that resolver, or remove it")
             yield from _ourselves(facts, setting)
             return
+        if bridge.failing:
+            yield from _ourselves(facts, setting)
+            yield _failing(bridge)
+            return
     yield from _ourselves(facts, setting)
     yield from _upstreams(facts, setting)
+
+
+def _failing(bridge: Bridge) -> Finding:
+    said = ", ".join(f"{address} {did}" for address, did in bridge.failing.items())
+    if all(did == "said REFUSED" for did in bridge.failing.values()):
+        return error("forward.upstreams", f"every upstream refuses us: {said}", _ACCESS)
+    seen = f"every outside name that was asked lately failed: {said}"
+    return error("forward.upstreams", seen, "see those resolvers and their log: they answer, but with a failure")
 
 
 def _ourselves(facts: Facts, setting: Setting) -> Iterator[Finding]:
@@ -194,6 +305,7 @@ def _ourselves(facts: Facts, setting: Setting) -> Iterator[Finding]:
         yield error("forward.loop", seen, "write the resolvers of this site there in its place")
 
 
+_ACCESS = "see its access list: this host may not ask it (allow-query, allow-recursion, access-control)"
 _ANSWERED = {"NOERROR", "NXDOMAIN", "SERVFAIL"}
 """A resolver of a site without the Internet says SERVFAIL of the root and still knows the names of the site."""
 
@@ -201,7 +313,12 @@ _ANSWERED = {"NOERROR", "NXDOMAIN", "SERVFAIL"}
 def _asked(upstreams: Upstreams) -> Iterator[Finding]:
     """What the upstreams said to us just now."""
     bad = [f"{server} ({said})" for server, said in upstreams.asked.items() if said not in _ANSWERED]
-    if bad and len(bad) == len(upstreams.asked):
+    refused = [f"{server} (REFUSED)" for server, said in upstreams.asked.items() if said == "REFUSED"]
+    if refused and len(bad) == len(refused):
+        all_of_them = len(refused) == len(upstreams.asked)
+        seen = f"{'every upstream ' if all_of_them else ''}refuses us: {', '.join(refused)}"
+        yield (error if all_of_them else warning)("forward.upstreams", seen, _ACCESS)
+    elif bad and len(bad) == len(upstreams.asked):
         yield error("forward.upstreams", f"no upstream answers: {', '.join(bad)}", "see the network and the resolvers")
     elif bad:
         yield warning("forward.upstreams", f"does not answer: {', '.join(bad)}", "see that resolver, or remove it")

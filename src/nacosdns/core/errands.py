@@ -9,6 +9,7 @@ from enum import Enum
 from hashlib import blake2b
 from heapq import heappop, heappush
 from math import ceil, inf
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +18,17 @@ from nacosdns.core.model import Query, Rcode
 from nacosdns.core.outside import CHECKING_DISABLED, DNSSEC_OK
 from nacosdns.core.resolvers import Resolver
 
+if TYPE_CHECKING:
+    from random import Random
+
+    from nacosdns.core.outside import Outside
+    from nacosdns.core.resolvers import Resolvers
+
 TRIES_MAX = 6
+RECHECK_S = 1.0  # RFC 9520 2.2: a failure is remembered so long
+FAILURES_MAX = 10_000
+FAILING_WITHIN_S = 30.0
+FAILING_NAMES = 3  # so many names that fail, and none that is answered, are no fault of a name
 RD, CD = 0x0100, 0x0010
 SLICES_A_SECOND = 128  # a power of two: a slice's time is exact
 _ANSWERS = frozenset({int(Rcode.NOERROR), int(Rcode.NXDOMAIN)})
@@ -104,7 +115,7 @@ class Counts(msgspec.Struct):
 
 
 class ResolverStatus(msgspec.Struct, frozen=True):
-    """One upstream for ``status``: ``health`` is up, doubted, down or loop."""
+    """One upstream for ``status``: ``health`` is up, doubted, down or loop; ``last_error_s`` how long ago that was."""
 
     address: str
     health: str
@@ -113,14 +124,21 @@ class ResolverStatus(msgspec.Struct, frozen=True):
     replies: int
     failures: int
     last_error: str
+    last_error_s: float | None
 
 
 class ForwardStatus(msgspec.Struct, frozen=True):
-    """``problem`` is "" while there is somebody to ask; ``left_out`` names addresses that are not used, and why."""
+    """``problem`` is "" while there is somebody to ask; ``left_out`` names addresses that are not used, and why.
+
+    ``failing``: while nothing that was asked lately was answered, what each upstream said to it; ``answered_s``: how long
+    ago anything was.
+    """
 
     upstreams: tuple[ResolverStatus, ...]
     left_out: tuple[tuple[str, str], ...]
     problem: str
+    failing: dict[str, str]
+    answered_s: float | None
     errands: int
     waiters: int
     entries: int
@@ -139,7 +157,7 @@ class Purpose(Enum):
 class Errand(msgspec.Struct, eq=False, gc=False):
     """One question on its way. ``slice`` is its place on the agenda; ``alone``: asked of one resolver, for nobody, joined by nobody.
 
-    ``client`` was the first to ask.
+    ``client`` was the first to ask. ``said`` is what each resolver did in place of an answer.
     """
 
     key: bytes
@@ -157,6 +175,84 @@ class Errand(msgspec.Struct, eq=False, gc=False):
     over: bool = False
     alone: bool = False
     client: bytes = b""
+    said: dict[str, str] | None = None
+
+    def tell(self, address: str, did: str) -> None:
+        """This resolver gave no answer."""
+        self.said = {**(self.said or {}), address: did}
+
+
+_IN_WORDS = {
+    "refused": "is not there (nothing listens)",
+    "unreachable": "is unreachable",
+    "closed": "closed the connection",
+    "timeout": "did not answer by TCP",
+    "no answer": "did not answer in time",
+    "no recursion there": "said that it knows only its own names",
+    "truncated over TCP": "said half an answer by TCP",
+}
+"""What an upstream did, by the words of its failures; others are what it said."""
+
+
+def in_words(fault: str) -> str:
+    """What an upstream did."""
+    return _IN_WORDS.get(fault) or f"said {fault}"
+
+
+class Failures(dict[bytes, tuple[float, dict[str, str]]]):
+    """Questions that no upstream answered, the newest last, and what each of them said; bounded.
+
+    ``good_at`` is when somebody's question was answered while there were any.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.good_at = -inf
+
+    def __repr__(self) -> str:
+        return f"<Failures {len(self)}>"
+
+    def note(self, errand: Errand, now: float, replied_at: float) -> None:
+        """Nobody answered this question; ``replied_at``: when anything was answered, for the first failure of all."""
+        key = errand.key
+        self.good_at = self.good_at if self else replied_at
+        self.pop(key, None)
+        self[key] = (now, errand.said or {})
+        if len(self) > FAILURES_MAX:
+            del self[next(iter(self))]
+
+    def answered(self, key: bytes, now: float) -> None:
+        """A question that somebody asked has its answer."""
+        self.good_at = now
+        self.pop(key, None)
+
+    def clear(self) -> None:
+        """Others are asked from now on, or all is asked anew."""
+        super().clear()
+        self.good_at = -inf
+
+    def is_fresh(self, key: bytes, now: float) -> bool:
+        """Whether it failed a moment ago: asked again, it would fail again."""
+        at, _ = self.get(key, (-inf, {}))
+        return now - at < RECHECK_S
+
+    def said(self, key: bytes) -> dict[str, str]:
+        """What each upstream did when this question failed."""
+        return self.get(key, (0.0, {}))[1]
+
+    def failing(self, now: float) -> dict[str, str]:
+        """What each upstream said last, when it was a failure for every one of a few names lately; else nothing."""
+        if now - self.good_at < FAILING_WITHIN_S:
+            return {}
+        names: set[bytes] = set()
+        told: dict[str, str] = {}
+        for key, (at, said) in reversed(self.items()):
+            if now - at > FAILING_WITHIN_S or len(names) >= FAILING_NAMES:
+                break
+            if any(words.startswith("said ") for words in said.values()):
+                names.add(key[:-5])
+                told = said | told
+        return told if len(names) >= FAILING_NAMES else {}
 
 
 class Agenda:
@@ -218,7 +314,25 @@ class Try(msgspec.Struct, eq=False, gc=False):
     late: bool = False
 
 
-def resolver_status(resolver: Resolver) -> ResolverStatus:
+def forward_status(  # all that is looked at
+    resolvers: Resolvers, failures: Failures, outside: Outside, now: float, *, errands: int, waiters: int
+) -> ForwardStatus:
+    """How outside names go."""
+    good_at = failures.good_at if failures else resolvers.replied_at
+    return ForwardStatus(
+        upstreams=tuple(resolver_status(resolver, now) for resolver in resolvers),
+        left_out=resolvers.refused,
+        problem=resolvers.problem(now),
+        failing=failures.failing(now),
+        answered_s=None if good_at == -inf else round(now - good_at, 1),
+        errands=errands,
+        waiters=waiters,
+        entries=len(outside),
+        size_bytes=outside.size_bytes,
+    )
+
+
+def resolver_status(resolver: Resolver, now: float) -> ResolverStatus:
     """What is known of a resolver, for people."""
     return ResolverStatus(
         address=resolver.address,
@@ -228,6 +342,7 @@ def resolver_status(resolver: Resolver) -> ResolverStatus:
         replies=resolver.replies,
         failures=resolver.failures,
         last_error=resolver.last_error,
+        last_error_s=round(now - resolver.error_at, 1) if resolver.last_error else None,
     )
 
 
@@ -245,6 +360,12 @@ def _around_question(flags: int, *, has_opt: bool) -> tuple[bytes, bytes]:
 
 _AROUND_QUESTION = [[_around_question(flags, has_opt=has_opt) for flags in range(4)] for has_opt in (False, True)]
 """Without and with OPT, by the key's flags: what stands before and behind the question of a query."""
+
+
+def spelled(question: bytes, rng: Random) -> bytes:
+    """0x20: each letter of the name in a case drawn anew: more for a forger to guess."""
+    name = bytes(byte ^ 0x20 if 97 <= byte <= 122 and rng.getrandbits(1) else byte for byte in question[:-4])
+    return name + question[-4:]
 
 
 def failure(flags: int, scan: dnswire.ReplyScan, *, over_tcp: bool) -> str:

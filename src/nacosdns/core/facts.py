@@ -153,7 +153,8 @@ class StaticFile(_Facts, frozen=True):
 class NacosServer(_Facts, frozen=True):
     """One server, asked by us: its version, and why HTTP or gRPC did not answer ("" when they did).
 
-    ``http_port`` is not 0 when the port that is named speaks gRPC: the one that should have been named.
+    ``http_port`` is not 0 when the port that is named speaks gRPC: the one that should have been named. ``took_s``: how long
+    the answer took that came, that of gRPC if there are two; ``late``: the other one only did not come in time.
     """
 
     name: str
@@ -161,13 +162,15 @@ class NacosServer(_Facts, frozen=True):
     http_error: str = ""
     grpc_error: str = ""
     http_port: int = 0
+    took_s: float = 0.0
+    late: bool = False
 
 
 class Nacos(_Facts, frozen=True):
     """All servers, and why a login failed; ``login_error`` is None when there is no user.
 
     ``login_fault``: ``refused`` by its word, ``path`` when no login is found below nacos.context_path, ``down`` when none
-    could be tried.
+    could be tried, ``password`` when there is no password to try.
     """
 
     servers: tuple[NacosServer, ...] = ()
@@ -176,7 +179,10 @@ class Nacos(_Facts, frozen=True):
 
 
 class Namespace(_Facts, frozen=True):
-    """A namespace's connection, as the keeper says."""
+    """A namespace's connection, as the keeper says; ``since_s`` is how long it has been so.
+
+    ``refused``: what Nacos refuses on a connection that holds. ``took_s``: how long its last answer took.
+    """
 
     name: str
     connected: bool
@@ -184,6 +190,26 @@ class Namespace(_Facts, frozen=True):
     version: str = ""
     generation: str = ""
     error: str = ""
+    refused: str = ""
+    since_s: float | None = None
+    took_s: float = 0.0
+
+
+class Listed(_Facts, frozen=True):
+    """How many services Nacos lists of a group, and how many we know while it lists none of them."""
+
+    namespace: str
+    group: str
+    listed: int
+    strangers: int = 0
+
+
+class Brake(_Facts, frozen=True):
+    """``services`` of ``known`` lost most of their instances; ``kept`` instances are served all the same."""
+
+    services: int
+    known: int
+    kept: int
 
 
 class UpstreamState(_Facts, frozen=True):
@@ -194,30 +220,53 @@ class UpstreamState(_Facts, frozen=True):
     error: str = ""
 
 
+class OpenFiles(_Facts, frozen=True):
+    """How many files a process of ours has open, of how many (0: not known); ``serves``: it takes connections."""
+
+    name: str
+    pid: int
+    used: int
+    limit: int
+    serves: bool = True
+
+
 class Bridge(_Facts, frozen=True):
     """The running bridge; ``error`` says why its control socket did not answer, ``denied`` that it may well run.
 
+    ``ends``: children that failed lately, and why. ``silent``: it runs and does not answer; ``foreign``: it is of another
+    release than this command. ``address_space``: how many bytes a process may map, 0 without a limit.
+    ``failing``: what each upstream said to all that was asked lately; ``hindered``: what this host does not let a part do.
     ``reload_s``: how long ago a configuration was refused. ``web_phase`` is how far the web part is, "" without one;
     ``web_fault`` why it is not even started.
     """
 
     error: str = ""
     denied: bool = False
+    silent: bool = False
+    foreign: bool = False
     pid: int = 0
     children: tuple[int, ...] = ()
     canary_age_s: float | None = None
     covered: bool = False
+    ends: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
     upstreams: tuple[UpstreamState, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
+    failing: dict[str, str] = {}
+    hindered: tuple[tuple[str, str], ...] = ()
+    files: tuple[OpenFiles, ...] = ()
+    catalogues: tuple[Listed, ...] = ()
     brake_s: float | None = None
+    brake: Brake | None = None
     protected: int = 0
+    unhealthy: int = 0
+    unhealthy_named: tuple[tuple[str, str], ...] = ()
     store_error: str = ""
     store_failures: int = 0
     buffer_bytes: int = 0
-    files_max: int = 0
+    address_space: int = 0
     reload_refused: str = ""
     reload_s: float | None = None
     upgrade_failed: str = ""
@@ -229,7 +278,7 @@ class Services(_Facts, frozen=True):
     """What the bridge says of its services and of those that Nacos lists.
 
     Those that no name leads to, with the reason; those that are protected; spellings that share a name. ``seen`` of
-    ``total`` were looked at.
+    ``total`` were looked at. ``future``: how many were confirmed in the future, up to ``future_s`` from now.
     """
 
     unnameable: tuple[tuple[str, str], ...] = ()
@@ -237,6 +286,8 @@ class Services(_Facts, frozen=True):
     clashing: tuple[str, ...] = ()
     seen: int = 0
     total: int = 0
+    future: int = 0
+    future_s: float = 0.0
 
 
 class Facts(_Facts, frozen=True):

@@ -1,9 +1,9 @@
 """Names that are not ours: which upstream is asked next, when to give up, what the client gets meanwhile.
 
-Must not know: sockets, ids, where the time comes from; what is kept (core/outside.py) and how resolvers do
-(core/resolvers.py) have rooms of their own. Rules: a failure never hides a good stale answer (RFC 8767); equal
-questions on their way are joined; only a reply to the very question counts, anything else is counted while waiting
-goes on; every call that can lead to work leaves it for ``take_work``; every table is bounded.
+Must not know: sockets, ids, where the time comes from; what is kept (core/outside.py), how resolvers do (core/resolvers.py).
+Rules: a failure never hides a good stale answer (RFC 8767); equal questions on their way are joined; only a reply to the
+very question counts, anything else is counted while waiting goes on; every call that can lead to work leaves it for
+``take_work``; every table is bounded.
 
 An *errand* is one question on its way, a *try* one packet of it to one resolver (both, and the values that the front
 sees, are in core/errands.py). A try that is out of patience stays open for a late reply until its errand ends.
@@ -18,13 +18,14 @@ from nacosdns.core import dnspacket, dnswire
 from nacosdns.core.dnsname import HEADER_BYTES
 from nacosdns.core.errands import (
     PENDING,
+    RECHECK_S,
     TRIES_MAX,
     Agenda,
     Counts,
     Deliver,
     Errand,
     Failed,
-    ForwardStatus,
+    Failures,
     Hit,
     Purpose,
     Release,
@@ -33,9 +34,11 @@ from nacosdns.core.errands import (
     Try,
     check_name,
     failure,
+    forward_status,
+    in_words,
     may_lack_edns,
     query_packet,
-    resolver_status,
+    spelled,
 )
 from nacosdns.core.model import Rcode
 from nacosdns.core.outside import Outside, question_key
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from random import Random
 
-    from nacosdns.core.errands import ForwardSettings, Pending, Work
+    from nacosdns.core.errands import ForwardSettings, ForwardStatus, Pending, Work
     from nacosdns.core.model import Query
     from nacosdns.core.outside import Entry
     from nacosdns.core.resolvers import Ours, Resolver
@@ -55,10 +58,8 @@ if TYPE_CHECKING:
 DEADLINE_S = 2.49  # and a slice of the agenda: 2.5, below the 5 s of libc
 STALE_WAIT_S = 0.5  # RFC 8767 5, client response timer
 FAILING_WAIT_S = 0.05  # the same while the question failed last time: enough to see that it works again
-RECHECK_S = 1.0  # RFC 9520 2.2: a failure is remembered so long
 TCP_PATIENCE_S = 1.0
 REFRESHES_MAX = 64
-FAILURES_MAX = 10_000
 OPCODE = 0x7800
 _NOT_PLAIN = OPCODE | dnspacket.TC
 _ASKED, _CACHE, _UPSTREAM = Purpose.ASKED, Source.CACHE, Source.UPSTREAM  # a look-up in an enum costs as much as a call
@@ -78,7 +79,7 @@ class Forwarding:
         self.counts = Counts()
         self._errands: dict[bytes, Errand] = {}
         self._tries: dict[int, Try] = {}
-        self._failures: dict[bytes, float] = {}
+        self._failures = Failures()
         self._checks: dict[bytes, Resolver] = {}
         self._wanted_key = b""
         self._agenda = Agenda()
@@ -162,6 +163,14 @@ class Forwarding:
         self._blame(attempt, reason, now)
         self._spent(attempt, now)
 
+    def hindered(self, token: int, reason: str, now: float) -> None:
+        """This host did not let the packet of this token out, which tells nothing of the resolver."""
+        attempt = self._tries.get(token)
+        if attempt is not None:
+            self._drop_try(token, attempt)
+            attempt.errand.tell(attempt.resolver.address, f"could not be asked from here: {reason}")
+            self._spent(attempt, now)
+
     def tick(self, now: float) -> None:
         """Does what is due: patience and deadlines, refreshes, probes."""
         for errand in self._agenda.take(now):
@@ -216,15 +225,18 @@ class Forwarding:
 
     def status(self, now: float) -> ForwardStatus:
         """For ``status`` and ``doctor``."""
-        return ForwardStatus(
-            upstreams=tuple(resolver_status(resolver) for resolver in self.resolvers),
-            left_out=self.resolvers.refused,
-            problem="" if self.resolvers.has_hope(now) else self.resolvers.why_nobody(),
-            errands=len(self._errands),
-            waiters=self._waiting.taken,
-            entries=len(self.outside),
-            size_bytes=self.outside.size_bytes,
-        )
+        errands, waiters = len(self._errands), self._waiting.taken
+        return forward_status(self.resolvers, self._failures, self.outside, now, errands=errands, waiters=waiters)
+
+    def why(self, query: Query, now: float) -> str:
+        """Why this question, asked a moment ago, has no answer, for people: what each upstream did."""
+        key = question_key(query)
+        errand = self._errands.get(key)
+        waiting = [self._tries[token].resolver.address for token in errand.tokens] if errand else ()
+        said = (errand.said or {}) if errand else self._failures.said(key)
+        did = dict.fromkeys(waiting, "has not answered yet") | said
+        told = "; ".join(f"{address} {what}" for address, what in did.items())
+        return self.resolvers.problem(now) or told or "no upstream gave an answer"
 
     # Asking
 
@@ -266,7 +278,7 @@ class Forwarding:
 
     def _begin(self, key: bytes, purpose: Purpose, now: float, client: bytes = b"") -> Errand | str:
         """A new errand for this question, or why there is none."""
-        if self._failures and now - self._failures.get(key, -inf) < RECHECK_S:
+        if self._failures and self._failures.is_fresh(key, now):
             return "it failed a moment ago"
         order = self.resolvers.order(now)
         if not order:
@@ -328,7 +340,7 @@ class Forwarding:
         key = errand.key
         question = key[:-1]
         if self._settings.mixed_case:
-            question = self._spelled(question)
+            question = spelled(question, self._rng)
         self._tries[token] = Try(errand, resolver, question, now, over_tcp, has_opt)
         errand.tokens = (*errand.tokens, token)
         tries_left = errand.tries_left
@@ -343,11 +355,6 @@ class Forwarding:
         packet = query_packet(question, key[-1], has_opt=has_opt)
         self._work.append(Send(token, resolver.address, packet, over_tcp))
         self._agenda.add(errand)
-
-    def _spelled(self, question: bytes) -> bytes:
-        """0x20: each letter of the name in a case drawn anew: more for a forger to guess."""
-        name = bytes(byte ^ 0x20 if 97 <= byte <= 122 and self._rng.getrandbits(1) else byte for byte in question[:-4])
-        return name + question[-4:]
 
     def _drop_try(self, token: int, attempt: Try) -> None:
         del self._tries[token]
@@ -385,6 +392,7 @@ class Forwarding:
     def _erred(self, attempt: Try, fault: str, now: float) -> None:
         self.counts.upstream_failures += 1
         attempt.resolver.erred(now, fault)
+        attempt.errand.tell(attempt.resolver.address, in_words(fault))
         self._spent(attempt, now)
 
     def _answered(self, attempt: Try, packet: bytes, scan: dnswire.ReplyScan, now: float, wall: float) -> None:
@@ -392,8 +400,8 @@ class Forwarding:
         key, outside, work = errand.key, self.outside, self._work
         self._credit(attempt, now)
         self._end(errand)
-        if self._failures:
-            self._failures.pop(key, None)
+        if self._failures and not errand.alone:
+            self._failures.answered(key, now)
         entry = outside.put(key, packet, scan, now=now, wall=wall)
         for query, waiter in errand.waiters:
             work.append(Deliver(waiter, Hit(outside.render_new(entry, query), _UPSTREAM)))
@@ -434,6 +442,7 @@ class Forwarding:
     def _blame(self, attempt: Try, error: str, now: float) -> None:
         """The resolver did not answer. What TCP and loop checks meet tells nothing of its health."""
         purpose = attempt.errand.purpose
+        attempt.errand.tell(attempt.resolver.address, in_words(error))
         if not attempt.over_tcp and not attempt.late and purpose is not Purpose.LOOP_CHECK:
             attempt.resolver.missed(attempt.sent_at, now, error, probe=purpose is Purpose.PROBE)
 
@@ -452,7 +461,7 @@ class Forwarding:
         self._end(errand)
         if errand.alone:
             return
-        self._notefailure(errand.key, now)
+        self._failures.note(errand, now, self.resolvers.replied_at)
         for query, waiter in errand.waiters:
             self._deliver(waiter, self._second_best(errand, query, why, now))
 
@@ -489,9 +498,3 @@ class Forwarding:
 
     def _deliver(self, waiter: object, outcome: Hit | Failed) -> None:
         self._work.append(Deliver(waiter, outcome))
-
-    def _notefailure(self, key: bytes, now: float) -> None:
-        self._failures.pop(key, None)
-        self._failures[key] = now
-        if len(self._failures) > FAILURES_MAX:
-            del self._failures[next(iter(self._failures))]

@@ -29,7 +29,7 @@ from nacosdns.core.naming import (
 )
 from nacosdns.core.page import shape_of
 from nacosdns.core.rendering import Rendering
-from nacosdns.core.spelling import fold_text, folded_of
+from nacosdns.core.spelling import fold_text, folded_of, places
 from nacosdns.errors import WireError
 
 if TYPE_CHECKING:
@@ -320,7 +320,8 @@ class Pipeline:
             return self._say.negative(query, zone, Rcode.NOERROR)
         if wanted:
             return Lookup(tuple(dict.fromkeys(wanted))[:3], self._settings.lookup_s)
-        self.why.append("the registry names no instance of this service: none is registered, or none is enabled")
+        of = places(key for candidate in target.candidates for key in candidate.spellings)
+        self.why.append(f"the registry names no instance of this service {of}: none is registered, or none is enabled")
         return self._say.negative(query, zone, Rcode.NXDOMAIN, target.candidates[0].asked)
 
     def _rechecks_later(self, target: ServiceName, candidate: Candidate, missed_at: float, now: float) -> bool:

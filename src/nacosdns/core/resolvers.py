@@ -122,7 +122,10 @@ _RANK = {Health.UP: 0, Health.DOUBTED: 1, Health.DOWN: 2}
 
 
 class Resolver(msgspec.Struct, eq=False, kw_only=True):
-    """One upstream and what was seen of it. Times are of the monotonic clock; ``place`` is its place in the list."""
+    """One upstream and what was seen of it. Times are of the monotonic clock; ``place`` is its place in the list.
+
+    ``replied_at`` is its last answer that counts, ``spoke_at`` its last failure or checked reply.
+    """
 
     endpoint: Endpoint
     address: str
@@ -133,6 +136,7 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
     misses: int = 0
     errors: int = 0
     replied_at: float = -inf
+    spoke_at: float = -inf
     judged_at: float = -inf
     probe_at: float = inf
     probe_turn: int = 0
@@ -145,6 +149,7 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
     replies: int = 0
     failures: int = 0
     last_error: str = ""
+    error_at: float = -inf
 
     def __repr__(self) -> str:
         return f"<Resolver {self.address} {self.health.value} {self.latency_s * 1000:.0f} ms misses={self.misses}>"
@@ -186,16 +191,16 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
         self._spoke(now)
         self.errors += 1
         self.failures += 1
-        self.last_error = error
+        self.last_error, self.error_at = error, now
         if self.health is Health.DOWN or (self.health is Health.UP and self.errors >= ERRORS_TO_DOUBT):
             self._doubt(now)
 
     def missed(self, sent_at: float, now: float, error: str, *, probe: bool) -> None:
         """Nothing came within its patience, or the host refused. A reply since ``sent_at`` clears it."""
         self.failures += 1
-        self.last_error = error
+        self.last_error, self.error_at = error, now
         self.judged_at = now
-        if sent_at < self.replied_at:
+        if sent_at < max(self.replied_at, self.spoke_at):
             return
         self.misses += 1
         if self.health is Health.UP and self.misses >= MISSES_TO_DOUBT:
@@ -217,7 +222,7 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
         self.looped_at = now
         self.probe_at = inf
         self.loop_check_due = now + LOOP_CHECK_EVERY_S
-        self.last_error = "asks us back"
+        self.last_error, self.error_at = "asks us back", now
 
     def is_askable(self, now: float) -> bool:
         """Not looping, and not down by a verdict that is still fresh."""
@@ -227,7 +232,7 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
 
     def _spoke(self, now: float) -> None:
         self.replies += 1
-        self.replied_at = self.judged_at = now
+        self.spoke_at = self.judged_at = now
         if self.misses:
             self.misses = 0
 
@@ -273,9 +278,14 @@ class Resolvers:
             self._sort(members, now)
         return tuple(members)
 
-    def has_hope(self, now: float) -> bool:
-        """Whether anybody can be asked."""
-        return any(member.is_askable(now) for member in self._members)
+    def problem(self, now: float) -> str:
+        """Why nobody can be asked; "" when somebody can."""
+        return "" if any(member.is_askable(now) for member in self._members) else self.why_nobody()
+
+    @property
+    def replied_at(self) -> float:
+        """When anybody gave an answer that counts."""
+        return max((member.replied_at for member in self._members), default=-inf)
 
     def why_nobody(self) -> str:
         """Why ``order`` is empty, for people."""

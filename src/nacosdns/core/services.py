@@ -112,6 +112,15 @@ class Services:
     def revision(self) -> int:
         return self._revision
 
+    def awake(self) -> Iterable[Belief]:
+        """What we believe of every service that does not rest; to be read only."""
+        return self._beliefs.values()
+
+    @property
+    def brake(self) -> Brake:
+        """To be read only."""
+        return self._brake
+
     @property
     def braked_since(self) -> float:
         """When the brake was engaged (``now`` seconds), 0 when it is not."""

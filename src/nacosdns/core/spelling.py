@@ -10,6 +10,8 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nacosdns.core.model import ServiceKey
 
 FoldedKey = tuple[str, str, str]
@@ -40,6 +42,12 @@ def folded_key(namespace: str, group: str, service: str) -> FoldedKey:
 def folded_of(key: ServiceKey) -> FoldedKey:
     """The folded key of a service."""
     return folded_key(key.namespace, key.group, key.service)
+
+
+def places(keys: Iterable[ServiceKey]) -> str:
+    """Where these services are looked for: ``in namespace public, group DEFAULT_GROUP``."""
+    found = dict.fromkeys(f"namespace {key.namespace}, group {key.group}" for key in keys)
+    return f"in {' and in '.join(found)}"
 
 
 def label_text(label: bytes) -> str:

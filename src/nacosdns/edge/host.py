@@ -1,4 +1,4 @@
-"""What this host is: its interfaces and their addresses.
+"""What this host is: its interfaces and their addresses; which descriptors this process has open.
 
 Must not know: what the addresses are for. Rule: asks the kernel anew each time; an answer that cannot be had is an
 empty one, for a host without netlink (another Unix) has interfaces too.
@@ -7,9 +7,12 @@ empty one, for a host without netlink (another Unix) has interfaces too.
 from __future__ import annotations
 
 import ipaddress
+import os
+import resource
 import socket
 import struct
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ _REQUEST_DUMP = 0x0301
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _ANSWER_BYTES = 1 << 16
 _DEADLINE_S = 1.0
+_FILES_LOOKED_AT = 4096
 
 
 class HostAddress(NamedTuple):
@@ -31,6 +35,24 @@ class HostAddress(NamedTuple):
     interface: str
     address: ipaddress.IPv4Address | ipaddress.IPv6Address
     network: ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def open_files() -> tuple[int, int]:
+    """How many descriptors this process has open, and how many it may have. Works without one that is free."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # without that of the listing
+    except OSError:
+        used = sum(map(_is_open, range(_FILES_LOOKED_AT)))
+    return used, limit
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def addresses() -> tuple[HostAddress, ...]:

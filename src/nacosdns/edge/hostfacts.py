@@ -324,8 +324,25 @@ def secret(tree: Tree, path: str) -> Secret:
 
 def files_max(tree: Tree, pid: int) -> int:
     """How many open files a process may have; 0 for unknown or no limit."""
-    found = re.search(r"^Max open files\s+(\d+)", tree.text(f"proc/{pid}/limits"), re.MULTILINE)
+    return _limit(tree, pid, "open files")
+
+
+def address_space_max(tree: Tree, pid: int) -> int:
+    """How many bytes of memory a process may map (ulimit -v); 0 for unknown or no limit."""
+    return _limit(tree, pid, "address space")
+
+
+def _limit(tree: Tree, pid: int, what: str) -> int:
+    found = re.search(rf"^Max {what}\s+(\d+)", tree.text(f"proc/{pid}/limits"), re.MULTILINE)
     return int(found.group(1)) if found else 0
+
+
+def files_used(tree: Tree, pid: int) -> int:
+    """How many descriptors a process has open; 0 for unknown."""
+    try:
+        return sum(1 for _ in tree.path(f"proc/{pid}/fd").iterdir())
+    except OSError:
+        return 0
 
 
 def buffer_bytes(tree: Tree, pid: int, wanted: int) -> int:

@@ -76,6 +76,10 @@ class Client:
         self._connection: Connection | None = None
         self._since = time.time()
         self.error: RegistryError | None = None
+        self._refusal = ""
+        self._told_refusal = ""
+        self._announced = False
+        self._took_s: float | None = None
         self._wake = asyncio.Event()
         self._turn = access.rng.randrange(1 << 16)
         self._preferred: Server | None = None
@@ -94,7 +98,10 @@ class Client:
         self._wake.set()
 
     def status(self) -> dict[str, object]:
-        """Connected or not and since when (wall clock), server, generation, version, last error; ``""`` is unknown."""
+        """Connected or not and since when (wall clock), server, generation, version, last error; ``""`` is unknown.
+
+        ``refused``: what Nacos refuses us for on a connection that holds; ``took_ms``: the last answer, None before one.
+        """
         connection = self._connection
         return {
             "connected": self.connected,
@@ -103,6 +110,8 @@ class Client:
             "generation": _generation(connection) if connection else "",
             "version": connection.version if connection else "",
             "last_error": str(self.error or ""),
+            "refused": self._refusal if connection else "",
+            "took_ms": None if self._took_s is None else round(self._took_s * 1000, 1),
         }
 
     async def run(self, listener: ClientListener) -> None:
@@ -190,6 +199,7 @@ class Client:
         self._connection = connection
         self._since = time.time()
         self.error = None
+        self._access.quiet.forget("registry.down", self.namespace)  # every outage says why its first way back failed
         self._access.log.info("registry.connected", namespace=self.namespace, server=str(connection.server))
         self._tell(listener.connected)
         works = (self._read(connection, listener), self._watch(connection), self._learn_version(connection))
@@ -203,7 +213,10 @@ class Client:
             self._connection = None
             self._since = time.time()
             await connection.close()
-        self._down(RegistryDown(f"{connection.server}: {connection.reason}"), listener, told=False)
+        self.error = RegistryDown(f"{connection.server}: {connection.reason}")
+        self._refusal, self._announced = "", False
+        self._access.log.warning("registry.disconnected", namespace=self.namespace, reason=str(self.error))
+        self._tell(listener.disconnected)
 
     async def _until_lost(self, connection: Connection, work: Coroutine[None, None, None]) -> None:
         """Whatever ends this work ends the connection. Nothing is raised: in a task group an error hides a cancellation."""
@@ -212,7 +225,7 @@ class Client:
         except LostError as error:
             connection.lose(str(error))
         except Exception as surprise:  # noqa: BLE001 - nothing that a server sends may end the process
-            connection.lose(f"surprise: {surprise!r}")
+            connection.lose(f"surprise: {type(surprise).__name__}")
             self._access.quiet.warning("registry.surprise", namespace=self.namespace, exc_info=surprise)
 
     async def _read(self, connection: Connection, listener: ClientListener) -> None:
@@ -271,12 +284,26 @@ class Client:
         if connection.lost.is_set():
             raise RegistryDown(f"{connection.server}: {connection.reason}")
         timeout_s = timeout_s or self._access.settings.request_timeout_s
-        token = await self._access.account.token()
+        token = await self._token()
+        began_at = time.monotonic()
         message = await connection.ask(request, kind, token=token, timeout_s=timeout_s)
+        if kind != "list":  # a large one takes its time
+            self._took_s = time.monotonic() - began_at
         if message.error_code == NO_RIGHT and (token := await self._other_token(connection, token)):
             message = await connection.ask(request, kind, token=token, timeout_s=timeout_s)
         self._judge(connection, message, kind)
         return message
+
+    async def _token(self) -> str:
+        """The token to send; that there is none to be had is a problem while the connection holds."""
+        try:
+            return await self._access.account.token()
+        except RegistryRefused as error:
+            self._refused(error, str(error))
+            raise
+        except RegistryError as error:
+            self.error = error
+            raise
 
     async def _other_token(self, connection: Connection, rejected: str) -> str:
         try:
@@ -284,11 +311,15 @@ class Client:
         except RegistryRefused as error:
             connection.lose(str(error))
             raise
+        except RegistryError as error:
+            self.error = error
+            raise
 
     def _judge(self, connection: Connection, message: Message, kind: str) -> None:
         """Turns an answer of no into an error."""
         if message.good:
-            self.error = self.error if kind == _HEALTH else None
+            if kind != _HEALTH:
+                self._permitted()
             return
         text = f"{connection.server} answered a {kind} with {message.complaint}"
         if message.error_code == UN_REGISTER:
@@ -298,9 +329,27 @@ class Client:
         if message.error_code == INVALID_PARAM:
             raise RegistryNameRefused(text)
         if message.error_code == NO_RIGHT:
-            self.error = RegistryRefused(text)
-            raise self.error
+            username = self._access.settings.username
+            who = f"user {username!r}" if username else "no nacos.username is set"
+            raise self._refused(RegistryRefused(f"{text} ({who})"), f"{message.complaint} ({who})")
         raise RegistryDown(text)
+
+    def _refused(self, error: RegistryRefused, why: str) -> RegistryRefused:
+        """Notes it and says it in the log: once, and at most once a minute when every other request is let through."""
+        self.error = error
+        if why != self._refusal:
+            self._refusal = why
+            if why != self._told_refusal:
+                self._access.quiet.forget("registry.forbidden", self.namespace)
+            self._announced = self._access.quiet.warning("registry.forbidden", namespace=self.namespace, reason=why)
+            self._told_refusal = why if self._announced else self._told_refusal
+        return error
+
+    def _permitted(self) -> None:
+        self.error = None
+        if self._announced:
+            self._access.log.info("registry.permitted", namespace=self.namespace)
+        self._refusal, self._announced = "", False
 
 
 def _generation(connection: Connection) -> str:

@@ -258,17 +258,22 @@ class Quiet:
         self._clock = clock
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}
 
-    def warning(self, event: str, *, namespace: str = "", **fields: object) -> None:
-        """Logs the event, or counts it as left out."""
+    def forget(self, event: str, namespace: str = "") -> None:
+        """The next one is news again."""
+        self._seen.pop((event, namespace), None)
+
+    def warning(self, event: str, *, namespace: str = "", **fields: object) -> bool:
+        """Logs the event, or counts it as left out; whether it was logged."""
         now = self._clock()
         since, left_out = self._seen.get((event, namespace), (now - REPEAT_LOG_S, 0))
         if now - since < REPEAT_LOG_S:
             self._seen[event, namespace] = (since, left_out + 1)
-            return
+            return False
         self._seen[event, namespace] = (now, 0)
         if left_out:
             fields["left_out"] = left_out
         self._log.warning(event, namespace=namespace, **fields)
+        return True
 
 
 class Web:

@@ -95,6 +95,16 @@ _REPLIES = {
     RESET: ConnectResetResponse,
     CLIENT_DETECTION_REQUEST_TYPE: ClientDetectionResponse,
 }
+_CLUES = (
+    ("connection refused", "connection refused"),
+    ("no route to host", "no route to host"),
+    ("network is unreachable", "network is unreachable"),
+    ("connection reset", "connection reset by peer"),
+    ("connection timed out", "connection timed out"),
+    ("socket closed", "the connection was closed"),
+)
+"""Words in what gRPC says, and what they mean to us."""
+_DETAILS_MAX = 200
 _UNANSWERED_MAX = 2  # requests in a row without any answer end a connection
 _OPTIONS = (
     ("grpc.max_receive_message_length", 100 * 1024 * 1024),
@@ -297,7 +307,7 @@ class Connection:
         try:
             await self._introduce(namespace)
         except grpc.aio.AioRpcError as error:
-            raise ConnectionError(_text(error)) from error
+            raise ConnectionError(plain(error)) from error
 
     async def _introduce(self, namespace: str) -> None:
         check = await self._exchange(ServerCheckRequest(), "connect")
@@ -324,8 +334,8 @@ class Connection:
             raise RegistryDown(f"{self.server} did not answer a {kind} within {timeout_s:g} s") from error
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
-                self.lose(_text(error))
-            raise RegistryDown(f"{self.server}: {_text(error)}") from error
+                self.lose(plain(error))
+            raise RegistryDown(f"{self.server}: {plain(error)}") from error
         self._heard()
         return message
 
@@ -338,7 +348,7 @@ class Connection:
         try:
             payload = await self._stream.read() if self._stream else grpc.aio.EOF
         except grpc.aio.AioRpcError as error:
-            raise LostError(f"the stream broke: {_text(error)}") from error
+            raise LostError(f"the stream broke: {plain(error)}") from error
         if payload is grpc.aio.EOF:
             raise LostError("the server ended the stream")
         self._heard()
@@ -359,8 +369,10 @@ class Connection:
                 )
         except TimeoutError as error:
             raise LostError("the server does not take our answers") from error
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise LostError(f"the stream broke: {error}") from error
+        except grpc.aio.AioRpcError as error:
+            raise LostError(f"the stream broke: {plain(error)}") from error
+        except asyncio.InvalidStateError as error:
+            raise LostError("the stream broke: it has ended") from error
         return True
 
     def lose(self, reason: str) -> None:
@@ -410,8 +422,12 @@ class Connection:
             self.lose("the server does not answer")
 
 
-def _text(error: grpc.aio.AioRpcError) -> str:
-    return f"{error.code().name}: {error.details()}"
+def plain(error: grpc.aio.AioRpcError) -> str:
+    """Why a call failed, in one plain sentence; what gRPC says of it may be long and have several lines."""
+    details = " ".join((error.details() or "").split())
+    said = details.lower()
+    known = next((words for clue, words in _CLUES if clue in said), "")
+    return known or f"{error.code().name}: {details}"[:_DETAILS_MAX]
 
 
 def _setup(namespace: str) -> Request:

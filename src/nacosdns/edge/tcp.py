@@ -2,19 +2,25 @@
 
 Must not know: DNS beyond the length. Rules: a connection without a question for ``idle_s`` is closed; above
 ``connections_max`` the idlest of the client that holds the most goes; a client that does not read its answers is not
-read from; a reply is sent to the connection that asked, or dropped with it.
+read from; what cannot be accepted is left in the queue for a while, and the owner is told why; a reply is sent to the connection that asked, or dropped with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import Counter
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
 
 PIPELINE_MAX = 128
 MESSAGE_BYTES_MIN = 12
 BACKLOG = 1024  # as the sockets were opened with; the last who listens decides
+ACCEPTS_A_TURN = 64
+PAUSE_S = 1.0  # when this host has no descriptor or memory for one more
 _WRITE_BUFFER_BYTES = 256 * 1024
 _PIECES_AT_ONCE = 128
 
@@ -26,16 +32,26 @@ class Asked(Protocol):
 
     def closed_for_room(self) -> None: ...
 
+    def hindered_here(self, reason: str) -> None:
+        """This host does not let us take a connection."""
+
 
 class TcpDoor:
-    """All TCP connections of a front. ``listen`` takes inherited listening sockets."""
+    """All TCP connections of a front. ``listen`` takes inherited listening sockets; ``spawn`` is the conductor's TaskGroup's."""
 
-    def __init__(self, owner: Asked, *, connections_max: int, idle_s: float) -> None:
+    def __init__(
+        self,
+        owner: Asked,
+        spawn: Callable[[Coroutine[object, object, None]], object],
+        *,
+        connections_max: int,
+        idle_s: float,
+    ) -> None:
         self._owner = owner
+        self._spawn = spawn
         self._connections_max = connections_max
         self._idle_s = idle_s
-        self._wanted: set[int] = set()
-        self._servers: dict[int, asyncio.Server] = {}
+        self._listeners: dict[int, _Listener] = {}
         self._connections: dict[Connection, None] = {}
 
     def configure(self, *, connections_max: int, idle_s: float) -> None:
@@ -44,7 +60,7 @@ class TcpDoor:
         self._idle_s = idle_s
 
     def __repr__(self) -> str:
-        return f"<TcpDoor listeners={len(self._servers)} connections={len(self._connections)}>"
+        return f"<TcpDoor listeners={len(self._listeners)} connections={len(self._connections)}>"
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -53,35 +69,32 @@ class TcpDoor:
     def idle_s(self) -> float:
         return self._idle_s
 
-    async def listen(self, sock: socket.socket) -> None:
-        """Accepts on this listening socket; its descriptor is duplicated, so that the caller's stays open."""
-        number = sock.fileno()
-        if number in self._wanted:
-            return
-        self._wanted.add(number)
-        copy = sock.dup()
-        copy.setblocking(False)
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self, self._owner), sock=copy, backlog=BACKLOG
-        )
-        if number in self._wanted and number not in self._servers:
-            self._servers[number] = server
-        else:
-            server.close()  # stopped, or stopped and started again, while it began
+    def listen(self, sock: socket.socket) -> None:
+        """Accepts on this listening socket, which stays the caller's."""
+        if sock.fileno() not in self._listeners:
+            self._listeners[sock.fileno()] = _Listener(sock, self._take, self._owner.hindered_here)
+
+    def _take(self, raw: socket.socket) -> None:
+        self._spawn(self._begin(raw))
+
+    async def _begin(self, raw: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: Connection(self, self._owner), raw)
+        except OSError:  # it is gone already
+            raw.close()
 
     def stop(self, sock: socket.socket) -> None:
         """No new connections from this socket; those there go on."""
-        self._wanted.discard(sock.fileno())
-        server = self._servers.pop(sock.fileno(), None)
-        if server is not None:
-            server.close()
+        listener = self._listeners.pop(sock.fileno(), None)
+        if listener is not None:
+            listener.close()
 
     def stop_listening(self) -> None:
         """No new connections; those there go on."""
-        self._wanted.clear()
-        for server in self._servers.values():
-            server.close()
-        self._servers.clear()
+        for listener in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
 
     def close(self) -> None:
         """Ends everything now."""
@@ -115,6 +128,58 @@ class TcpDoor:
 
     def gone(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+
+
+class _Listener:
+    """One listening socket being accepted from.
+
+    Not by the loop's own server: without a descriptor left one of them says nothing and drops who comes, the other says it
+    a thousand times in one turn.
+    """
+
+    def __init__(
+        self, sock: socket.socket, take: Callable[[socket.socket], None], hindered: Callable[[str], None]
+    ) -> None:
+        self._sock = sock
+        self._number = sock.fileno()
+        self._take = take
+        self._hindered = hindered
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+        self._open()
+
+    def __repr__(self) -> str:
+        return f"<_Listener fd={self._number} paused={self._pause is not None}>"
+
+    def _open(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._number, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                raw, _ = self._sock.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:
+                continue  # who came is gone again
+            except OSError as error:
+                self._hindered(os.strerror(error.errno or 0))
+                self._loop.remove_reader(self._number)
+                self._pause = self._loop.call_later(PAUSE_S, self._open)
+                return
+            raw.setblocking(False)
+            self._take(raw)
+
+    def close(self) -> None:
+        """Accepts no more; the socket stays open for others."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        else:
+            self._loop.remove_reader(self._number)
 
 
 class Connection(asyncio.Protocol):

@@ -1,13 +1,14 @@
 """What the doors for UDP share: the client of a packet, what a door tells its owner, replies that come later.
 
 Must not know: DNS beyond "the first two bytes are the id". Rule: a reply that the kernel refuses is its client's loss
-alone.
+alone; the owner hears of it where a rule or a lack of this host is the reason.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
+import os
 import socket
 import struct
 from bisect import bisect_left
@@ -27,6 +28,8 @@ IN_BYTES = 2048
 PAUSE_S = 1.0
 OLD_S = 2.0
 SO_TIMESTAMPNS = 35
+HINDRANCES = {errno.EPERM, errno.ENOBUFS, errno.ENOMEM}
+"""What the kernel says when a firewall or a lack of memory, and nothing about the client, is in the way."""
 _PKTINFO_V4 = 28
 _PKTINFO_V6 = 36
 _BOUNDS = BATCH_TIME.bounds
@@ -71,6 +74,9 @@ class Asked(Protocol):
     def slow(self, packet: bytes, client: Client, door: UdpDoor) -> bytes | None: ...
 
     def dropped(self, reason: str) -> None: ...
+
+    def hindered_here(self, reason: str) -> None:
+        """This host does not let answers out."""
 
     def surprised(self, packet: bytes) -> bytes | None:
         """A prepared reply could not be made; called while the exception is handled. What to say instead."""
@@ -135,7 +141,18 @@ class Door:
         self._allowed = allowed
 
     def reply(self, client: Client, packet: bytes) -> None:
-        send_one(self._sock, client, packet)
+        self._send_one(client, packet)
+
+    def _send_one(self, client: Client, packet: bytes) -> None:
+        try:
+            send_one(self._sock, client, packet)
+        except OSError as error:
+            self._refused(error.errno or 0)
+
+    def _refused(self, number: int) -> None:
+        """The kernel did not take a reply."""
+        if number in HINDRANCES:
+            self._owner.hindered_here(f"answers to clients: {os.strerror(number)}")
 
     def _readable(self) -> None:
         raise NotImplementedError
@@ -189,7 +206,7 @@ _HAS_STAMPS = hasattr(socket, "AF_NETLINK")  # Linux
 
 
 def send_one(sock: socket.socket, client: Client, packet: bytes) -> None:
-    """One reply. What the kernel refuses (EPERM, EINVAL, a full buffer) is the client's loss alone."""
+    """One reply; OSError for what the kernel refuses (EPERM, EINVAL, a full buffer)."""
     if client.port == 0:
         return
     address: tuple[str, int] | tuple[str, int, int, int]
@@ -201,5 +218,4 @@ def send_one(sock: socket.socket, client: Client, packet: bytes) -> None:
         address = (socket.inet_ntop(socket.AF_INET6, client.address), client.port, 0, scope)
         level, kind, size = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, _PKTINFO_V6 - 16
     ancillary = [(level, kind, client.control[16 : 16 + size])] if client.control else []
-    with contextlib.suppress(OSError):
-        sock.sendmsg([packet], ancillary, 0, address)
+    sock.sendmsg([packet], ancillary, 0, address)

@@ -128,6 +128,8 @@ class FastDoor(Door):
         """The arguments as ctypes wants them: converting them costs as much again as the call."""
         libc = ctypes.PyDLL(None)  # they cannot block, so the GIL is kept
         self._recvmmsg, self._sendmmsg = libc.recvmmsg, libc.sendmmsg
+        self._errno = libc["__errno_location"]  # ctypes' own copy of it would cost something in every call
+        self._errno.restype = ctypes.POINTER(ctypes.c_int)
         self._fd = ctypes.c_int(self._sock.fileno())
         self._flags = ctypes.c_int(_MSG_DONTWAIT)
         self._read = (
@@ -352,10 +354,14 @@ class FastDoor(Door):
             start = self._sendmmsg(*self._sends[count])
             if start == count:
                 return
+            if start < 0:
+                self._refused(self._errno()[0])
             start = max(start, 1)
         for stop in (*unfilled, count):
             while start < stop:
                 head = ctypes.addressof(self._headers_out) + start * _HEADER_WORDS * 8
                 sent: int = self._sendmmsg(self._fd, ctypes.c_void_p(head), ctypes.c_uint(stop - start), self._flags)
+                if sent < 0:
+                    self._refused(self._errno()[0])
                 start += sent if sent > 0 else 1
             start = stop + 1

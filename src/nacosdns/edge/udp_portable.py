@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 
-from nacosdns.edge.udp_base import BATCH, BATCHES_A_TURN, IN_BYTES, OLD_S, SO_TIMESTAMPNS, Client, Door, send_one
+from nacosdns.edge.udp_base import BATCH, BATCHES_A_TURN, IN_BYTES, OLD_S, SO_TIMESTAMPNS, Client, Door
 
 
 class PortableDoor(Door):
@@ -48,7 +48,7 @@ class PortableDoor(Door):
         if reply is None:
             reply = self._owner.slow(packet, client, self)
         if reply:
-            send_one(self._sock, client, reply)
+            self._send_one(client, reply)
 
     def _from_packet(self, packet: bytes) -> bytes | None:
         entry = self._prepared.packets.get(packet[2:])

@@ -10,6 +10,7 @@ done with as few calls as can be: random numbers are drawn in bulk, and one call
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from random import SystemRandom
@@ -73,8 +74,9 @@ class UpstreamSockets:
 
     ``settled``, if given, is called after one or more calls of ``received`` or ``failed``, before the loop goes on.
 
-    Words handed to ``failed``: refused (nobody listens), unreachable (no route, no such interface), full (a bound of
-    ours), closed (TCP ended without an answer), timeout (TCP only: the caller times UDP).
+    Words handed to ``failed``: refused (nobody listens), unreachable (no route, no such interface), closed (TCP ended
+    without an answer), timeout (TCP only: the caller times UDP). What this host or a bound of ours did not allow goes to
+    ``hindered`` in its place, with the reason for people.
     """
 
     def __init__(
@@ -83,12 +85,14 @@ class UpstreamSockets:
         failed: Callable[[int, str], None],
         spawn: Callable[[Coroutine[object, object, None]], asyncio.Task[None]],
         *,
+        hindered: Callable[[int, str], None] | None = None,
         settled: Callable[[], None] | None = None,
         limits: Limits | None = None,
         rng: Random | None = None,
     ) -> None:
         self._received = received
         self._failed = failed
+        self._hindered = hindered or failed
         self._settled = settled or _nothing
         self._spawn = spawn
         self._limits = limits or Limits()
@@ -119,10 +123,8 @@ class UpstreamSockets:
                 self._send_over_tcp(address, packet, token)
             else:
                 self._send_over_udp(address, packet, token)
-        except UpstreamError as error:
-            self._loop.call_soon(self._fail, (token,), str(error))
-        except OSError as error:
-            self._loop.call_soon(self._fail, (token,), _word(error))
+        except (UpstreamError, OSError) as error:
+            self._loop.call_soon(self._fail, (token,), error)
 
     def release(self, token: int) -> None:
         """No answer is wanted any more for this token."""
@@ -149,10 +151,14 @@ class UpstreamSockets:
         self._flights.clear()
         self._connections.clear()
 
-    def _fail(self, tokens: Iterable[int], word: str) -> None:
+    def _fail(self, tokens: Iterable[int], error: Exception) -> None:
         if not self._closed:
+            reason = hindrance(error)
             for token in tokens:
-                self._failed(token, word)
+                if reason:
+                    self._hindered(token, reason)
+                else:
+                    self._failed(token, _word(error))
             self._settled()
 
     # UDP
@@ -168,14 +174,14 @@ class UpstreamSockets:
             chosen = self._renew(slots, place, address)
         flights = chosen.flights
         if len(flights) >= FLIGHTS_PER_SOCKET_MAX:
-            raise UpstreamError("full")
+            raise _Full(f"{FLIGHTS_PER_SOCKET_MAX} questions wait on one socket")
         number = drawn & 0xFFFF
         while number in flights:
             number = self._draw() & 0xFFFF
         try:
             chosen.send(number.to_bytes(2, "big") + packet[2:])
-        except ConnectionRefusedError:
-            self._refused(chosen)  # the kernel reports it for an earlier query, and has not sent this one
+        except ConnectionRefusedError as error:
+            self._give_up(chosen, error)  # the kernel reports it for an earlier query, and has not sent this one
             raise
         chosen.left -= 1
         flights[number] = token
@@ -207,7 +213,7 @@ class UpstreamSockets:
 
     def _connect(self, address: str) -> _Socket:
         if len(self._open) >= self._limits.sockets_max:
-            raise UpstreamError("full")
+            raise _Full(f"{self._limits.sockets_max} sockets of upstreams are open")
         family, target = _target(address)
         raw = socket.socket(family, socket.SOCK_DGRAM)
         try:
@@ -226,14 +232,14 @@ class UpstreamSockets:
 
     def _drain(self, sock: _Socket) -> None:
         receive, buffer, flights = sock.sock.recv_into, self._buffer, sock.flights
-        word = ""
+        failure: OSError | None = None
         for _ in range(DRAIN_MAX):
             try:
                 size_bytes = receive(buffer)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                word = _word(error)
+                failure = error
                 break
             token = flights.get(buffer[0] << 8 | buffer[1]) if size_bytes >= HEADER_BYTES else None
             if token is None:
@@ -243,19 +249,16 @@ class UpstreamSockets:
             if not flights:  # nothing more is expected, and whatever comes wakes us again
                 break
         self._settled()
-        if word:
-            self._give_up(sock, word)
+        if failure is not None:
+            self._give_up(sock, failure)
 
-    def _refused(self, sock: _Socket) -> None:
-        self._give_up(sock, "refused")
-
-    def _give_up(self, sock: _Socket, word: str) -> None:
-        """The kernel says that this socket's resolver cannot be reached: everything on it fails, the socket goes."""
+    def _give_up(self, sock: _Socket, error: OSError) -> None:
+        """The kernel says that nothing comes by this socket: everything on it fails, the socket goes."""
         tokens = [token for token in sock.flights.values() if self._flights.pop(token, None) is not None]
         sock.flights.clear()
         self._shut(sock)
         if tokens:
-            self._loop.call_soon(self._fail, tokens, word)
+            self._loop.call_soon(self._fail, tokens, error)
 
     def _shut(self, sock: _Socket) -> None:
         if sock not in self._open:
@@ -281,7 +284,7 @@ class UpstreamSockets:
 
     def _send_over_tcp(self, address: str, packet: bytes, token: int) -> None:
         if len(self._connections) >= self._limits.tcp_max:
-            raise UpstreamError("full")
+            raise _Full(f"{self._limits.tcp_max} questions by TCP are on their way")
         family, target = _target(address)
         query = pack("!H", self._rng.getrandbits(16)) + packet[2:]
         self._connections[token] = self._spawn(self._converse(family, target, query, token))
@@ -291,12 +294,8 @@ class UpstreamSockets:
         try:
             async with asyncio.timeout(self._limits.tcp_deadline_s):
                 await self._ask(family, target, query, token)
-        except TimeoutError:
-            self._end(token, "timeout")
-        except (asyncio.IncompleteReadError, UpstreamError):
-            self._end(token, "closed")
-        except OSError as error:
-            self._end(token, _word(error))
+        except (OSError, asyncio.IncompleteReadError, UpstreamError) as error:
+            self._end(token, error)
         else:
             self._connections.pop(token, None)
 
@@ -340,9 +339,9 @@ class UpstreamSockets:
             got += part
         return bytes(got)
 
-    def _end(self, token: int, word: str) -> None:
+    def _end(self, token: int, error: Exception) -> None:
         if self._connections.pop(token, None) is not None:
-            self._fail((token,), word)
+            self._fail((token,), error)
 
 
 def _nothing() -> None:
@@ -354,8 +353,28 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _word(error: OSError) -> str:
-    return "refused" if isinstance(error, ConnectionRefusedError) else "unreachable"
+class _Full(UpstreamError):
+    """A bound of ours is reached."""
+
+
+_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN, errno.EPERM, errno.EACCES}
+"""What this host does not allow, whoever is asked: no descriptor, no memory, no free port, a rule of its firewall."""
+
+
+def hindrance(error: Exception) -> str:
+    """Why this host or a bound of ours is to blame for an error, for people; "" when it is not."""
+    if isinstance(error, _Full):
+        return str(error)
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno in _OURS else ""
+
+
+def _word(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if isinstance(error, TimeoutError) and not error.errno:
+        return "timeout"
+    is_closed = isinstance(error, ConnectionError) or not isinstance(error, OSError)
+    return "closed" if is_closed else "unreachable"
 
 
 def _target(address: str) -> tuple[socket.AddressFamily, Sockaddr]:
