@@ -68,7 +68,7 @@ def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the contr
         **_of_services(keeper),
         protected=keeper.get("protected_count") or 0,
         store_error=str(own.get("disk") or store.get("not_used") or ""),
-        store_failures=store.get("failures") or 0,
+        store_failing=str(store.get("error") or ""),
         buffer_bytes=own.get("receive_buffer_bytes") or hostfacts.buffer_bytes(tree, pid, wanted),
         failing=dict(failing(fronts.values())),
         hindered=tuple((f"front {slot}", part["hindered"]) for slot, part in fronts.items() if part.get("hindered")),

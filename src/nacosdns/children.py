@@ -19,7 +19,7 @@ import msgspec
 from nacosdns import config as configuration
 from nacosdns.core import frames, handover, metrics, watch
 from nacosdns.core.watch import Phase, Ward
-from nacosdns.edge import logs
+from nacosdns.edge import logs, standing
 from nacosdns.edge.page import Page, Role, State
 from nacosdns.edge.process import Process, Taken
 
@@ -245,6 +245,11 @@ class Children:
         """Whether no child was ever started."""
         return not self._told
 
+    def not_started(self, slot: int, error: OSError) -> None:
+        """The system starts no process for this slot."""
+        self._reasons[slot] = f"cannot be started: {error.strerror or error}"
+        self._log.error("child.not_started", **self.who(slot), reason=str(error))
+
     def fresh_page(self, slot: int) -> None:
         """Before a birth: replaces a page whose counters another release laid out otherwise."""
         if slot in self._foreign:
@@ -337,6 +342,7 @@ class Children:
                 "slot": slot,
                 "pid": self._processes[slot].pid if slot in self._processes else 0,
                 "phase": self._phase(ward, ages_s),
+                "stopped": self._hangs(ward, ages_s) and standing.is_stopped(self._processes[slot].pid),
                 "sockets": list(ward.reads),
                 "beat_age_s": ages_s.get(slot, max(0, now_ns - self.pages[slot].beat_ns) / _NS),
                 "failures": ward.failures,
@@ -346,9 +352,11 @@ class Children:
         ]
 
     @staticmethod
-    def _phase(ward: Ward, ages_s: Mapping[int, float]) -> str:
-        hangs = ward.phase is Phase.READY and ages_s.get(ward.slot, 0.0) > watch.DOUBTFUL_S
-        return "hangs" if hangs else ward.phase.value
+    def _hangs(ward: Ward, ages_s: Mapping[int, float]) -> bool:
+        return ward.phase is Phase.READY and ages_s.get(ward.slot, 0.0) > watch.DOUBTFUL_S
+
+    def _phase(self, ward: Ward, ages_s: Mapping[int, float]) -> str:
+        return "hangs" if self._hangs(ward, ages_s) else ward.phase.value
 
     # --- an upgrade
 

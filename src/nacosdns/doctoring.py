@@ -110,7 +110,7 @@ async def examine(config: Config, password: str, tree: Tree, control: Path) -> F
         guard = start(known("guard", aside(lambda: _guard(tree, config))))
         upstreams = start(known("upstreams", _asked_upstreams(tree, config)))
         nss = start(known("nsswitch.conf", aside(lambda: hostfacts.nss(tree))))
-        holders = start(known("port 53", aside(lambda: hostfacts.holders(tree))))
+        holders = start(known("port 53", aside(lambda: _holders(tree, config))))
         nscd = start(known("nscd", aside(lambda: hostfacts.nscds(tree))))
         jvms = start(known("java", aside(lambda: hostfacts.jvms(tree))))
         system = start(known("system", aside(lambda: _system(tree))))
@@ -227,6 +227,14 @@ def _static_file(tree: Tree, config: Config) -> StaticFile | None:
     except ConfigError as error:
         return StaticFile(path=config.static_file, error=str(error))
     return StaticFile(path=config.static_file)
+
+
+def _holders(tree: Tree, config: Config) -> tuple[Holder, ...]:
+    """Who is on port 53, and on the other ports of server.listen."""
+    ports = {53, *(host_port(entry)[1] for entry in config.server.listen)}
+    return tuple(
+        msgspec.structs.replace(holder, port=port) for port in sorted(ports) for holder in hostfacts.holders(tree, port)
+    )
 
 
 def _web_holders(tree: Tree, config: Config) -> tuple[Holder, ...]:

@@ -44,6 +44,7 @@ class Premises:
         self._state = self._use(Path(directory))
         self._gid = rights.group_id(control_group)
         self._refused = ""
+        self._is_mended = False
         self._log: Log = logs.log()
 
     def _use(self, directory: Path) -> Path:
@@ -94,6 +95,10 @@ class Premises:
 
     def look(self) -> bool:
         """Makes removed files anew; whether the link is another one, so that the keeper has to be."""
+        if self.fault and not self._is_mended and rights.takes_a_file(self._state, self.user, self._gid):
+            self._is_mended = True
+            self.fault = f"cache.dir {self._state} can be used again: restart the bridge, it looks at its start only"
+            self._log.info("disk.usable", directory=str(self._state))
         if self.link.is_there and self.control.is_there:
             return False
         link_fd, refused = self.link.fileno(), self._refused

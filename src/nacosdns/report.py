@@ -79,9 +79,33 @@ def ask(answer: Mapping[str, Any]) -> str:
         lines += ["", *table(records, columns, "  ")] if records else []
     if answer.get("service"):
         lines += ["", *_service(answer["service"])]
-    if answer.get("why"):
-        lines += ["", "why", *(f"  {sentence}" for sentence in answer["why"])]
+    why = [*(answer.get("why") or ()), *_protected(answer)]
+    if why:
+        lines += ["", "why", *(f"  {sentence}" for sentence in why)]
     return "\n".join(lines)
+
+
+def _protected(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Why a service is answered otherwise than Nacos said last, and what ends that."""
+    service = answer.get("service") or {}
+    since_s = service.get("protected_s")
+    since = "" if since_s is None or since_s <= -1 else f" since {duration(since_s)}"
+    kept = service.get("unconfirmed") or 0
+    flush = f"nacosdns cache flush {str(answer.get('name')).rstrip('.')} ends it"
+    match service.get("protection"):
+        case "empty":
+            until = "until it has said so often enough (unless set otherwise, three times over 45 s; after a lost connection up to 180 s)"
+            yield f"Nacos names none of its instances{since}: they are kept {until}; {flush}"
+        case "shrink":
+            lost = f"does not name {kept} of its instances since it came back"
+            yield f"Nacos {lost}: kept until its list was stable; {flush}"
+        case "held":
+            yield f"one list took more of its instances than shrink_max: {kept} kept 10 s until a fresh query agrees; {flush}"
+        case "brake":
+            behind = _counted(service.get("demoted") or 0, "instance")
+            yield f"the brake is on: {behind} kept behind those that Nacos names; nacosdns cache accept ends it"
+        case _:
+            pass
 
 
 def _service(service: Mapping[str, Any]) -> Iterator[str]:
@@ -129,19 +153,24 @@ def status(answer: Mapping[str, Any]) -> str:
     canary = own.get("canary_age_s")
     lines = [
         f"up {duration(own.get('up_s'))}, pid {own.get('pid')}, configuration {own.get('config')}",
-        f"listening on {text(own.get('listen'))}",
+        f"listening on {text([entry for entry in own.get('listen') or () if entry not in (own.get('missing') or ())])}",
         f"canary answered {_ago(canary)}",
     ]
     lines += problems(answer)
     if own.get("upgrade"):
         lines.append(f"last upgrade {upgraded(own['upgrade'])}")
-    children = [{**child, "beat": f"{child.get('beat_age_s', 0):.1f} s"} for child in own.get("children") or ()]
+    children = [{**child, "beat": _beat(child)} for child in own.get("children") or ()]
     columns = (("role", "child"), ("slot", "slot"), ("pid", "pid"), ("phase", "phase"), ("sockets", "sockets"))
     lines += ["", *table(children, [*columns, ("beat", "heartbeat"), ("failures", "failures"), ("reason", "last end")])]
     lines += ["", "keeper", *_facts(answer.get("keeper"))]
     for slot, facts in (answer.get("fronts") or {}).items():
         lines += ["", f"front {slot}", *_facts(facts)]
     return "\n".join(lines)
+
+
+def _beat(child: Mapping[str, Any]) -> str | None:
+    """The age of its heartbeat; None while there is no process."""
+    return f"{child.get('beat_age_s', 0):.1f} s" if child.get("pid") else None
 
 
 def problems(answer: Mapping[str, Any]) -> list[str]:
@@ -152,9 +181,9 @@ def problems(answer: Mapping[str, Any]) -> list[str]:
         found.append(f"waiting for {text(own['missing'])}")
     if own.get("covered"):
         found.append(f"NO FRONT on sockets {text(own['covered'])}: clients get SERVFAIL")
-    if disk := own.get("disk") or ((answer.get("keeper") or {}).get("store") or {}).get("not_used"):
+    if disk := own.get("disk") or _unwritten((answer.get("keeper") or {}).get("store") or {}):
         found.append(f"NO DISK: {disk}")
-    found += map(_failing, filter(_fails, own.get("children") or ()))
+    found += filter(None, map(_ailing, own.get("children") or ()))
     found += [*_away(answer), *_kept(answer.get("keeper") or {}), *_outside(answer.get("fronts") or {})]
     if own.get("web"):
         found.append(f"NO WEB: {own['web']}")
@@ -164,13 +193,21 @@ def problems(answer: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _fails(child: Mapping[str, Any]) -> bool:
-    return bool(child.get("failures", 0) > 1 and child.get("reason"))
+def _unwritten(store: Mapping[str, Any]) -> str:
+    if store.get("error"):
+        return f"writes fail ({store['error']}), {store['owed']} are owed and tried again"
+    return str(store.get("not_used") or "")
 
 
-def _failing(child: Mapping[str, Any]) -> str:
+def _ailing(child: Mapping[str, Any]) -> str:
+    """What is wrong with a process; "" for nothing."""
     name = f"{child['role']} {child['slot']}" if child["role"] == "front" else child["role"]
-    return f"{name} FAILS, {child['failures']} times in a row: {child['reason']}"
+    if child["phase"] == "hangs":
+        does = f"is stopped: kill -CONT {child['pid']}" if child.get("stopped") else "does not come to it"
+        return f"{name} HANGS for {duration(child.get('beat_age_s'))}, pid {child['pid']} {does}; it is replaced after 10 s"
+    if child.get("failures", 0) > 1 and child.get("reason"):
+        return f"{name} FAILS, {child['failures']} times in a row: {child['reason']}"
+    return ""
 
 
 def _outside(fronts: Mapping[str, Any]) -> Iterator[str]:

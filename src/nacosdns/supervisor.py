@@ -323,7 +323,7 @@ class Supervisor:
         except OSError as error:
             if isinstance(error, PermissionError) and self.children.none_was_told:
                 raise rights.cannot_run(self._user, error) from error
-            self._log.error("child.not_started", role=role, slot=slot, reason=str(error))
+            self.children.not_started(slot, error)
             self.watch.exited(slot, self.clock.now())
             return
         self.children.told(slot, self.config)

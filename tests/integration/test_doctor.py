@@ -286,6 +286,20 @@ def test_who_holds_port_53_is_named_when_it_is_in_our_way(tmp_path: Path, rows, 
         assert f"dnsmasq (pid 321) on {rows[0][0]}" in report["port.53"].seen
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_who_holds_another_port_of_listen_is_named_when_nothing_of_ours_runs(tmp_path: Path, address: str) -> None:
+    files = {
+        "proc/net/udp": bound((address, 25315, 11), ("127.0.0.1", 25316, 12)),
+        **process(321, "python3", sockets=(11,)),
+        **process(322, "other", sockets=(12,)),
+    }
+    config = Config(server=Server(listen=("127.0.0.1:25315",)), nacos=Nacos(servers=()), cache=Cache(dir="/state"))
+    report = examine(host_tree.make(tmp_path, files), config=config)
+
+    assert report["bridge.running"].seen == "127.0.0.1:25315 is held by python3 (pid 321)"
+    assert not report.wrong("port")
+
+
 def test_a_holder_by_tcp_or_ipv6_is_seen_and_one_that_cannot_be_seen_is_told(tmp_path: Path) -> None:
     six = bound(("127.0.0.1", 53, 12), state="0A").replace("0100007F", "00000000000000000000000001000000")
     files = {"proc/net/tcp": bound(("127.0.0.1", 53, 11), state="0A"), "proc/net/tcp6": six}

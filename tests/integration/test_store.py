@@ -156,6 +156,32 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
         read(str(tmp_path))
 
 
+def test_what_could_not_be_read_is_written_again_when_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nacosdns.edge.store.LOOK_AGAIN_S", 0.0)
+    asyncio.run(fill(tmp_path, 2))
+
+    def schema(number: int) -> None:
+        with sqlite3.connect(tmp_path / FILE) as connection:
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.close()
+
+    async def work() -> list[tuple[bool, bool]]:
+        schema(99)
+        store = await write(tmp_path, 5)
+        seen = [(bool(store.status()["not_used"]), store.take_lost())]
+        schema(1)
+        store.put_services([(known(snapshot(7)), 7.0)])
+        await store.flush()
+        seen.append((bool(store.status()["not_used"]), store.take_lost()))
+        await store.close()
+        return seen
+
+    assert asyncio.run(work()) == [(True, False), (False, True)]
+    assert services(tmp_path) == {"s0", "s1", "s7"}
+
+
 def test_a_missing_directory_costs_nothing_but_the_disk(tmp_path: Path) -> None:
     async def work() -> SqliteStore:
         store = await write(tmp_path / "nowhere", 2)
@@ -182,9 +208,11 @@ def test_a_full_disk_is_survived_and_what_it_refused_is_written_later_or_said_to
         async def work() -> tuple[int, bool]:
             store = await write(small, 2000, entries=5000)
             failures = store.failures
+            assert "full" in str(store.status()["error"])
             subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=True)
             store.put_services((known(snapshot(number)), 7.0) for number in range(50))
             await store.flush()
+            assert store.status()["error"] == ""
             lost = store.take_lost()
             await store.close()
             return failures, lost

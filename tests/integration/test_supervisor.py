@@ -651,6 +651,9 @@ def test_a_folder_above_the_state_that_is_shut_to_the_user_stops_nobody_and_is_s
     answered = rcode(exchange(packet("orders.nacos"), running.port))
     refuge = next(path for path in refuges(shut / "state") if path.exists())
     said = admin.call(refuge / "control.sock", "status", {})["supervisor"]["disk"]
+    shut.chmod(0o755)
+    running.wait_for("disk.usable")
+    mended = admin.call(refuge / "control.sock", "status", {})["supervisor"]["disk"]
     running.signal(signal.SIGTERM)
     code = running.wait()
     shutil.rmtree(refuge)
@@ -658,6 +661,7 @@ def test_a_folder_above_the_state_that_is_shut_to_the_user_stops_nobody_and_is_s
     assert (answered, code) == (0, 0)
     assert running.said("disk.unusable", f"{shut} is shut to others")
     assert f"chmod o+x {shut}" in said
+    assert "can be used again: restart" in mended
     assert not running.said("child.exited", "status=1")
 
 

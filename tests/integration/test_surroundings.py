@@ -237,11 +237,13 @@ def test_a_late_password_stops_no_dns_and_is_taken_when_it_is_there(bridge, tmp_
 def test_what_could_start_nothing_for_want_of_descriptors_ends_when_it_is_told_to(bridge, files):
     running = bridge(modules={}, before=("sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"))
     running.wait_for("child.not_started", "Too many open files")
+    reasons = {child["reason"] for child in own(running)["children"]}
     began = time.monotonic()
     running.signal(signal.SIGTERM)
     code = running.wait()
 
     assert code == 0
+    assert "cannot be started: Too many open files" in reasons
     assert time.monotonic() - began < 3.0
 
 

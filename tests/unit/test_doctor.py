@@ -106,6 +106,7 @@ CASES = [
     ("bridge", {"canary_age_s": 3.5}, "bridge.canary", "error"),
     ("bridge", {"missing": ("docker0:53",)}, "bridge.listen", "warning"),
     ("bridge", {"failed": ("the keeper: the keeper is down",)}, "bridge.parts", "error"),
+    ("bridge", {"failed": ("the keeper: the keeper is starting; try again in a moment",)}, "bridge.parts", "warning"),
     ("bridge", {"store_error": "No space left on device"}, "bridge.store", "error"),
     ("bridge", {"namespaces": (LATE,)}, "nacos.connected", "error"),
     ("bridge", {"reload_refused": "line 3: no such key", "reload_s": 4.0}, "bridge.reload", "error"),
@@ -113,7 +114,7 @@ CASES = [
     ("bridge", {"web_phase": "down"}, "bridge.web", "warning"),
     ("bridge", {"web_fault": "127.0.0.1:9353 is taken", "web_phase": "down"}, "bridge.web", "warning"),
     ("bridge", {"protected": 6}, "nacos.protection", "warning"),
-    ("bridge", {"store_failures": 3}, "bridge.store", "warning"),
+    ("bridge", {"store_failing": "disk is full"}, "bridge.store", "error"),
     ("bridge", {"brake_s": 12.0}, "nacos.brake", "warning"),
     ("bridge", {"unhealthy": 2, "unhealthy_named": (("a", "all"), ("b", "all"))}, "services.unhealthy", "warning"),
     ("bridge", {"namespaces": (space(refused="403 no (no nacos.username is set)"),)}, "nacos.login", "error"),
@@ -142,7 +143,8 @@ CASES = [
     ("disk", {"exists": False}, "disk.dir", "warning"),
     ("disk", {"read_only": True}, "disk.writable", "error"),
     ("disk", {"writable": False}, "disk.writable", "error"),
-    ("disk", {"free_bytes": 1 << 20}, "disk.space", "error"),
+    ("disk", {"free_bytes": 1 << 20, "free_part": 0.4}, "disk.space", "error"),
+    ("disk", {"free_bytes": 1 << 20, "free_part": 0.91}, "disk.space", "warning"),
     ("disk", {"free_bytes": 50 << 20, "free_part": 0.5}, "disk.space", "warning"),
     ("disk", {"free_bytes": 500 << 20, "free_part": 0.01}, "disk.space", "warning"),
     ("disk", {"inodes_part": 0.001}, "disk.space", "warning"),
@@ -518,6 +520,47 @@ def test_sockets_that_systemd_holds_for_our_unit_are_ours():
 
     assert wrong(down) == [("bridge.running", "error")]
     assert ("port.53", "error") in wrong(foreign)
+
+
+def holder_on(place: str) -> Holder:
+    address, _, port = place.rpartition(":")
+    return Holder(kind="udp", address=address.strip("[]"), port=int(port), pid=77, name="python3")
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [
+        ("127.0.0.1:25315", "127.0.0.1:25315"),
+        ("127.0.0.1:25315", "0.0.0.0:25315"),
+        ("[::1]:25315", "[::1]:25315"),
+        ("127.0.0.1:53", "127.0.0.1:53"),
+        ("[::1]:53", "[::1]:53"),
+    ],
+)
+def test_who_has_a_port_of_listen_is_named_when_the_bridge_does_not_run(listen: str, address: str):
+    held = (holder_on(address),)
+    down = msgspec.structs.replace(having("bridge", error="nacosdns is not running", pid=0, children=()), holders=held)
+    setting = Setting(own="", agent=False, listen=(listen,))
+
+    assert finding("bridge.running", down, setting).seen == f"{listen} is held by python3 (pid 77)"
+    assert "server.listen" in finding("bridge.running", down, setting).todo
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:25316", "127.0.0.2:25315", "127.0.0.1:53", "[::1]:25315"])
+def test_who_has_another_port_or_address_is_not_in_the_way_of_a_start(address: str):
+    held = (holder_on(address),)
+    down = msgspec.structs.replace(having("bridge", error="nacosdns is not running"), holders=held)
+
+    assert finding("bridge.running", down, Setting(listen=("127.0.0.1:25315",))).seen == "nacosdns is not running"
+
+
+def test_who_has_another_port_of_listen_is_not_on_port_53():
+    held = (holder_on("127.0.0.1:5353"),)
+    down = msgspec.structs.replace(having("bridge", error="nacosdns is not running"), holders=held)
+
+    setting = Setting(listen=("127.0.0.1:53", "127.0.0.1:5353"))
+    assert finding("port.53", down, setting).seen == "port 53 is free"
+    assert finding("bridge.running", down, setting).seen == "127.0.0.1:5353 is held by python3 (pid 77)"
 
 
 def test_the_same_facts_give_the_same_findings():

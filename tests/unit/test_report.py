@@ -161,6 +161,38 @@ def test_the_head_of_status_says_how_outside_names_go(fronts: list[dict[str, obj
     assert report.status(answer).partition("\n\n")[0].splitlines()[3:] == said
 
 
+@pytest.mark.parametrize(
+    ("child", "said"),
+    [
+        ({}, []),
+        ({"failures": 1, "reason": "ended by SIGKILL"}, []),
+        ({"failures": 3, "reason": "ended by SIGKILL"}, ["front 3 FAILS, 3 times in a row: ended by SIGKILL"]),
+        ({"phase": "hangs"}, ["front 3 HANGS for 5 s, pid 7 does not come to it; it is replaced after 10 s"]),
+        (
+            {"phase": "hangs", "stopped": True},
+            ["front 3 HANGS for 5 s, pid 7 is stopped: kill -CONT 7; it is replaced after 10 s"],
+        ),
+        ({"role": "keeper", "failures": 2, "reason": "x"}, ["keeper FAILS, 2 times in a row: x"]),
+    ],
+)
+def test_the_head_of_status_says_which_process_fails_or_hangs(child: dict[str, object], said: list[str]) -> None:
+    good = {"role": "front", "slot": 3, "pid": 7, "phase": "ready", "beat_age_s": 5.0, "failures": 0, "reason": ""}
+
+    assert report.problems({"supervisor": {"children": [good | child]}}) == said
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ({"error": "", "owed": 0, "not_used": ""}, []),
+        ({"error": "disk is full", "owed": 41}, ["NO DISK: writes fail (disk is full), 41 are owed and tried again"]),
+        ({"not_used": "cache.db has schema 99"}, ["NO DISK: cache.db has schema 99"]),
+    ],
+)
+def test_the_head_of_status_says_what_the_disk_does_not_take(store: dict[str, object], said: list[str]) -> None:
+    assert report.problems({"supervisor": {}, "keeper": {"store": store}}) == said
+
+
 def test_the_head_of_status_and_the_problems_of_its_json_are_the_same_sentences() -> None:
     own = {
         "missing": ["docker0:53"],
@@ -174,3 +206,53 @@ def test_the_head_of_status_and_the_problems_of_its_json_are_the_same_sentences(
     assert [line.split()[0] for line in found] == ["waiting", "NO", "NO", "NO", "RELOAD"]
     assert "in the future (clock?)" in found[-1]
     assert all(line in report.status({"supervisor": own}).splitlines() for line in found)
+
+
+@pytest.mark.parametrize(
+    ("protection", "said"),
+    [
+        ("empty", "Nacos names none of its instances since 15 s: they are kept until"),
+        ("shrink", "Nacos does not name 2 of its instances since it came back: kept until its list was stable"),
+        ("held", "one list took more of its instances than shrink_max: 2 kept 10 s until a fresh query agrees"),
+        ("brake", "the brake is on: 1 instance kept behind those that Nacos names; nacosdns cache accept ends it"),
+    ],
+)
+def test_ask_says_why_a_service_is_protected_and_what_ends_it(protection: str, said: str) -> None:
+    service = {"protection": protection, "protected_s": 15.2, "unconfirmed": 2, "demoted": 1, "source": "push"}
+    answer = {"name": "orders.nacos.", "type": "A", "service": service, "why": ["another reason"]}
+    lines = report.ask(answer).splitlines()
+    why = lines[lines.index("why") + 1 :]
+
+    assert why[0].strip() == "another reason"
+    assert said in why[1]
+    assert ("nacosdns cache flush orders.nacos ends it" in why[1]) == (protection != "brake")
+
+
+def test_ask_gives_no_reason_for_what_is_not_protected() -> None:
+    service = {"protection": "none", "source": "push"}
+
+    assert "why" not in report.ask({"name": "orders.nacos.", "type": "A", "service": service}).splitlines()
+
+
+def test_status_does_not_say_that_it_listens_where_it_waits() -> None:
+    own = {"listen": ["127.0.0.1:53", "192.0.2.7:53"], "missing": ["192.0.2.7:53"]}
+    lines = report.status({"supervisor": own}).splitlines()
+
+    assert "listening on 127.0.0.1:53" in lines
+    assert "waiting for 192.0.2.7:53" in lines
+
+
+def test_a_process_that_never_started_has_no_heartbeat() -> None:
+    child = {
+        "role": "web",
+        "slot": 2,
+        "phase": "down",
+        "sockets": [],
+        "beat_age_s": 7003.6,
+        "failures": 0,
+        "reason": "",
+    }
+    said = report.status({"supervisor": {"children": [child | {"pid": 0}, child | {"pid": 7, "beat_age_s": 0.4}]}})
+
+    assert "7003.6" not in said
+    assert "0.4 s" in said

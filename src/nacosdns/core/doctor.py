@@ -8,6 +8,7 @@ fact that could not be learned is a warning, never silence; the same facts give 
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,13 @@ QUERY_BUFFER_BYTES = 416
 """What one waiting query takes of a receive buffer (edge/sockets.py)."""
 _QUERIES_PER_MS = 10
 _FREE_NONE_BYTES, _FREE_LOW_BYTES, _FREE_ENOUGH_BYTES, _FREE_LOW_PART = 10 << 20, 100 << 20, 1 << 30, 0.05
+_FREE_MOST_PART = 0.5
 _INODES_LOW = 0.02
+_DNS_PORT = 53
 _UNKEPT, _SHARED = {"tmpfs", "ramfs"}, {"nfs", "nfs4", "cifs", "fuse.sshfs", "9p"}
 _SYSTEMD_PID = 1
+_PASSING = re.compile(r" is (starting|draining);")
+"""What control.py says of a part that is being set up or replaced."""
 _JAVA_TTL_MAX_S = 10
 
 
@@ -75,9 +80,7 @@ def _bridge(facts: Facts, setting: Setting) -> Iterator[Finding]:
         yield error("bridge.running", bridge.error, "run the doctor of that release, or restart the bridge")
         return
     if bridge.error:
-        word = "restart" if bridge.silent else "start"
-        todo = "look at that process and its log; start it again when it stays so" if bridge.silent else "start it"
-        yield error("bridge.running", bridge.error, todo, _systemctl(facts, word))
+        yield _down(facts, setting, bridge)
         return
     yield ok("bridge.running", f"runs as pid {bridge.pid}")
     if bridge.covered:
@@ -93,12 +96,28 @@ def _bridge(facts: Facts, setting: Setting) -> Iterator[Finding]:
         yield ok("bridge.canary", "its own test query is answered through the real socket")
     yield from _missing(bridge)
     yield from _refused(bridge, setting)
+    yield from _parts(bridge)
+    yield from _web(facts, bridge)
+    yield from _store(bridge)
+
+
+def _down(facts: Facts, setting: Setting, bridge: Bridge) -> Finding:
+    if bridge.silent:
+        todo = "look at that process and its log; start it again when it stays so"
+        return error("bridge.running", bridge.error, todo, _systemctl(facts, "restart"))
+    if held := "; ".join(_held(facts, setting)):
+        return error("bridge.running", held, "stop it, or set server.listen to another address")
+    return error("bridge.running", bridge.error, "start it", _systemctl(facts, "start"))
+
+
+def _parts(bridge: Bridge) -> Iterator[Finding]:
     for end in () if bridge.covered else bridge.ends:
         yield warning("bridge.parts", f"it fails: {end}", "mend what it says; it is started again by itself")
     for part in bridge.failed:
-        yield error("bridge.parts", part, "see its log; a part that died is started again by itself")
-    yield from _web(facts, bridge)
-    yield from _store(bridge)
+        if _PASSING.search(part):
+            yield warning("bridge.parts", part, "ask again; see its log when that lasts longer than half a minute")
+        else:
+            yield error("bridge.parts", part, "see its log; a part that died is started again by itself")
 
 
 def _missing(bridge: Bridge) -> Iterator[Finding]:
@@ -146,9 +165,9 @@ def _store(bridge: Bridge) -> Iterator[Finding]:
         seen = f"what is learned is not written: {bridge.store_error}"
         todo = "mend that, or move cache.db away: what is in it is learned anew, while Nacos and upstreams answer"
         yield error("bridge.store", seen, todo)
-    elif bridge.store_failures:
-        seen = f"{bridge.store_failures} writes to the disk failed since its start"
-        yield warning("bridge.store", seen, "see store.write_failed in its log")
+    elif bridge.store_failing:
+        seen = f"writes to the disk fail, and are tried again: {bridge.store_failing}"
+        yield error("bridge.store", seen, "make room in cache.dir, or see store.write_failed in its log")
 
 
 def _systemctl(facts: Facts, word: str) -> str:
@@ -161,11 +180,8 @@ def _systemctl(facts: Facts, word: str) -> str:
 def _ports(facts: Facts, setting: Setting) -> Iterator[Finding]:
     if facts.holders is None:
         return
-    ours = {facts.bridge.pid, *facts.bridge.children} if facts.bridge else set()
-    if facts.system and facts.system.unit:
-        ours |= {_SYSTEMD_PID}  # it holds them for our socket unit
     wanted = {entry.rpartition(":")[0].strip("[]") for entry in setting.listen if entry.endswith(":53")}
-    others = [holder for holder in facts.holders if holder.pid not in ours or not holder.pid]
+    others = [holder for holder in _others(facts) if holder.port == _DNS_PORT]
     taken = sorted({_who(holder) for holder in others if _collide(holder.address, wanted)})
     running = facts.bridge is not None and (facts.bridge.denied or not facts.bridge.error)
     if not wanted:
@@ -181,13 +197,35 @@ def _ports(facts: Facts, setting: Setting) -> Iterator[Finding]:
         yield ok("port.53", "port 53 is ours" if running else "port 53 is free")
 
 
+def _others(facts: Facts) -> list[Holder]:
+    """Who is on a port of server.listen, or 53, beside us."""
+    ours = {facts.bridge.pid, *facts.bridge.children} if facts.bridge else set()
+    if facts.system and facts.system.unit:
+        ours |= {_SYSTEMD_PID}  # it holds them for our socket unit
+    return [holder for holder in facts.holders or () if holder.pid not in ours or not holder.pid]
+
+
+def _held(facts: Facts, setting: Setting) -> Iterator[str]:
+    """The entries of server.listen that somebody else has, and who."""
+    others = [(holder.address, str(holder.port), _program(holder)) for holder in _others(facts)]
+    for entry in setting.listen:
+        host, _, port = entry.rpartition(":")
+        wanted = {host.strip("[]")}
+        who = sorted({name for address, at, name in others if at == port and _collide(address, wanted)})
+        if who:
+            yield f"{entry} is held by {', '.join(who)}"
+
+
 def _collide(address: str, wanted: set[str]) -> bool:
     return address in wanted or (address in {"0.0.0.0", "::"} and bool(wanted)) or bool(wanted & {"0.0.0.0", "::"})  # noqa: S104  # an address that is compared
 
 
 def _who(holder: Holder) -> str:
-    who = f"{holder.name} (pid {holder.pid})" if holder.pid else "a process that cannot be seen"
-    return f"{who} on {holder.address}"
+    return f"{_program(holder)} on {holder.address}"
+
+
+def _program(holder: Holder) -> str:
+    return f"{holder.name} (pid {holder.pid})" if holder.pid else "a process that cannot be seen"
 
 
 def _java(facts: Facts, setting: Setting) -> Iterator[Finding]:
@@ -263,7 +301,10 @@ def _disk(facts: Facts, setting: Setting) -> Iterator[Finding]:
 
 
 def _room(disk: Disk) -> Finding:
-    seen = f"{disk.free_bytes >> 20} MiB ({disk.free_part:.0%}) of the disk of cache.dir are free"
+    size = f"{disk.free_bytes >> 20} MiB" if disk.free_bytes >= 1 << 20 else f"{disk.free_bytes >> 10} KiB"
+    seen = f"{size} ({disk.free_part:.0%}) of the disk of cache.dir are free"
+    if disk.free_bytes < _FREE_NONE_BYTES and disk.free_part >= _FREE_MOST_PART:
+        return warning("disk.space", f"{seen}: it is small", "name a directory on a larger disk in cache.dir")
     if disk.free_bytes < _FREE_NONE_BYTES:
         return error("disk.space", seen, "make room: what is learned now is lost at the next start")
     if disk.free_bytes < _FREE_LOW_BYTES or (disk.free_part < _FREE_LOW_PART and disk.free_bytes < _FREE_ENOUGH_BYTES):

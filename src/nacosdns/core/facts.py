@@ -80,10 +80,11 @@ class Nss(_Facts, frozen=True):
 
 
 class Holder(_Facts, frozen=True):
-    """A process with a socket on port 53; ``pid`` 0 when it cannot be seen. ``parent`` is its parent's pid."""
+    """A process with a socket on a port; ``pid`` 0 when it cannot be seen. ``parent`` is its parent's pid."""
 
     kind: str
     address: str
+    port: int = 53
     pid: int = 0
     name: str = ""
     parent: int = 0
@@ -264,7 +265,7 @@ class Bridge(_Facts, frozen=True):
     unhealthy: int = 0
     unhealthy_named: tuple[tuple[str, str], ...] = ()
     store_error: str = ""
-    store_failures: int = 0
+    store_failing: str = ""
     buffer_bytes: int = 0
     address_space: int = 0
     reload_refused: str = ""

@@ -17,6 +17,7 @@ import msgspec
 
 from nacosdns.core import frames
 from nacosdns.core.handover import HeldFile
+from nacosdns.edge import standing
 from nacosdns.errors import ControlError, ControlForeign, ControlSilent, StartError
 
 if TYPE_CHECKING:
@@ -252,11 +253,9 @@ def _listener(sock: socket.socket) -> int:
 
 
 def _as_it_is(pid: int) -> str:
-    """What /proc says of a process that does not answer, to be added to a sentence."""
-    try:
-        _, _, right = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
-    except OSError:
+    """What is known of a process that does not answer, to be added to a sentence."""
+    if not pid:
         return ""
-    if right.split()[:1] in (["T"], ["t"]):
+    if standing.is_stopped(pid):
         return f": pid {pid} is stopped (its fronts may answer); wake it with kill -CONT {pid}"
     return f": pid {pid} runs, and does not come to it"

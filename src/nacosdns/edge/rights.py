@@ -13,6 +13,7 @@ import hashlib
 import os
 import pwd
 import stat
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -100,6 +101,16 @@ def _check_reach(directory: Path, user: User) -> None:
                 f"cache.dir {directory} is out of reach for the user {user.name}: {shut} is shut to others;"
                 f" chmod o+x {shut}, or set cache.dir to another directory"
             ) from error
+
+
+def takes_a_file(directory: Path, user: User | None, gid: int) -> bool:
+    """Whether the state directory can be used by now, that could not be at the start."""
+    try:
+        prepare_directory(directory, user, gid)
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except (StartError, OSError):
+        return False
 
 
 @contextlib.contextmanager

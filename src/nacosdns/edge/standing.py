@@ -41,6 +41,15 @@ def dead_children(name: str) -> list[int]:
     return found
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether somebody stopped this process (SIGSTOP); it does nothing until SIGCONT."""
+    try:
+        _, _, right = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+    except OSError:
+        return False
+    return right.split()[:1] in (["T"], ["t"])
+
+
 def die_with_the_parent() -> None:
     """The kernel kills us when the one who started us dies."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

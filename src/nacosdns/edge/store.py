@@ -36,6 +36,7 @@ QUEUE_MAX = 10_000
 JOBS_AT_ONCE = 500
 OWED_MAX = 2_000
 RETRY_S = 2.0
+LOOK_AGAIN_S = 10.0
 LOG_EVERY_S = 60.0
 SPARE_PART = 100
 _TABLES = """
@@ -116,7 +117,7 @@ class Reader:
         """One service."""
         if self._connection is None:
             return None
-        row = self._connection.execute(_ONE, (key.registry, key.namespace, key.group, key.service)).fetchone()
+        row = self._connection.execute(_ONE, _columns(key)).fetchone()
         return _service(row) if row is not None else None
 
     def parts(self, rows: int) -> Iterator[tuple[StoredService, ...]]:
@@ -161,6 +162,10 @@ def _opened(directory: str) -> Iterator[sqlite3.Connection | None]:
         raise StoreDamaged(f"{path}: {error}") from error
     finally:
         connection.close()
+
+
+def _columns(key: ServiceKey) -> tuple[str, str, str, str]:
+    return key.registry, key.namespace, key.group, key.service
 
 
 def _part(connection: sqlite3.Connection, after: tuple[str | bytes, ...], rows: int) -> list[_Fields]:
@@ -250,6 +255,8 @@ class SqliteStore:
         self.damaged = 0
         self.set_aside = ""
         self.read_only = ""
+        self.error = ""
+        self._tried_at = 0.0
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self._path} writes={self.writes} failures={self.failures}>"
@@ -297,24 +304,14 @@ class SqliteStore:
     def put_services(self, items: Iterable[tuple[Known, float]]) -> None:
         """Remembers snapshots with the wall time at which they were last asked for."""
         rows = [
-            (
-                known.key.registry,
-                known.key.namespace,
-                known.key.group,
-                known.key.service,
-                known.revision,
-                bytes(known.body),
-                zlib.crc32(known.body),
-                asked_at,
-            )
+            (*_columns(known.key), known.revision, bytes(known.body), zlib.crc32(known.body), asked_at)
             for known, asked_at in items
         ]
         if rows:
             self._put(lambda connection: _many(connection, _PUT_SERVICE, rows))
 
     def remove_services(self, keys: Iterable[ServiceKey]) -> None:
-        rows = [(key.registry, key.namespace, key.group, key.service) for key in keys]
-        if rows:
+        if rows := [_columns(key) for key in keys]:
             self._put(lambda connection: _many(connection, _DROP_SERVICE, rows))
 
     def put_externals(self, items: Iterable[External]) -> None:
@@ -326,8 +323,7 @@ class SqliteStore:
             self._put(lambda connection: self._keep_externals(connection, rows))
 
     def remove_externals(self, questions: Iterable[bytes]) -> None:
-        rows = [(question,) for question in questions]
-        if rows:
+        if rows := [(question,) for question in questions]:
             self._put(lambda connection: _many(connection, "DELETE FROM externals WHERE question = ?", rows))
 
     def _keep_externals(self, connection: sqlite3.Connection, rows: list[tuple[bytes, int, bytes, int, float]]) -> None:
@@ -344,8 +340,6 @@ class SqliteStore:
         self._room = self._entries - count
 
     def _put(self, run: Callable[[sqlite3.Connection], None]) -> None:
-        if self.read_only:
-            return
         try:
             self._queue.put_nowait(_Job(run))
         except queue.Full:
@@ -392,6 +386,7 @@ class SqliteStore:
             "damaged_rows": self.damaged,
             "set_aside": self.set_aside,
             "not_used": self.read_only,
+            "error": self.error,
         }
 
     # --- the writer's thread
@@ -417,6 +412,7 @@ class SqliteStore:
         return [*owed, *jobs]
 
     def _write(self, jobs: list[_Job]) -> None:
+        self._look_again()
         try:
             if not self.read_only:
                 connection = self._open()
@@ -424,14 +420,36 @@ class SqliteStore:
                     for job in jobs:
                         job.run(connection)
                 self.writes += len(jobs)
+                self._written()
         except _REFUSALS as error:
             self.failures += 1
+            self.error = str(error)
             self._close()
             self._owe(jobs, error)
             self._complain(error)
         for job in jobs:
             if job.told is not None:
                 job.told()
+
+    def _written(self) -> None:
+        if self.error:
+            self._log.info("store.written", was=self.error)
+            self.error, self._logged_at = "", 0.0
+
+    def _look_again(self) -> None:
+        """A file that could not be read may be readable by now; what is known is written anew then."""
+        if not self.read_only or time.monotonic() - self._tried_at < LOOK_AGAIN_S:
+            return
+        self._tried_at = time.monotonic()
+        try:
+            with _opened(self._directory):
+                pass
+        except (StoreDamaged, StoreError) as error:
+            self.read_only = str(error)
+        else:
+            self._log.info("store.used", was=self.read_only)
+            self.read_only = ""
+            self._lost = True
 
     def _owe(self, jobs: list[_Job], error: Exception) -> None:
         """What the disk refuses now is tried again; what SQLite refuses for its own sake, and the oldest of too many, is lost."""

@@ -2,7 +2,8 @@
 
 Must not know: DNS beyond the length. Rules: a connection without a question for ``idle_s`` is closed; above
 ``connections_max`` the idlest of the client that holds the most goes; a client that does not read its answers is not
-read from; what cannot be accepted is left in the queue for a while, and the owner is told why; a reply is sent to the connection that asked, or dropped with it.
+read from; what cannot be accepted is left in the queue for a while, and the owner is told why; a reply is sent to the
+connection that asked, or dropped with it.
 """
 
 from __future__ import annotations
