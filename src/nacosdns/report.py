@@ -54,6 +54,8 @@ def text(value: object) -> str:
 
 
 LISTED_MAX = 10_000
+FLAPS_MIN = 6
+"""So many changes of health in ten minutes are no single failure and return."""
 """`cache list` gets no more rows than this from a front."""
 
 
@@ -227,6 +229,19 @@ def _outside(fronts: Mapping[str, Any]) -> Iterator[str]:
         yield f"NO UPSTREAM: {', '.join(map(_unwell, upstreams))}"
     elif said := failing(fronts.values()):
         yield f"UPSTREAMS FAIL: {', '.join(f'{address} {did}' for address, did in said.items())}"
+    yield from _flapping(fronts.values())
+
+
+def _flapping(fronts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Upstreams that come and go, each by the front that saw the most of it."""
+    worst: dict[str, Mapping[str, Any]] = {}
+    for upstream in (one for facts in fronts for one in facts.get("upstreams") or ()):
+        known = worst.get(upstream["address"])
+        if known is None or upstream.get("changes_10min", 0) > known.get("changes_10min", 0):
+            worst[upstream["address"]] = upstream
+    for address, upstream in worst.items():
+        if (changes := upstream.get("changes_10min", 0)) >= FLAPS_MIN:
+            yield f"UPSTREAM FLAPS: {address} changed {changes} times in 10 min, last error {upstream.get('last_error') or _DASH}"
 
 
 def _has_none(facts: Mapping[str, Any]) -> bool:

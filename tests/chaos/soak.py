@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from fakes.real_nacos import Provider
 
 SERVICES, OUTSIDE = 4, 50
+KEPT = 1000
+"""So many outside answers fill the cache in the first minute: then it must not grow any more."""
 CHANGE_S, RELOAD_S, KILL_S, SAMPLE_S = 2.0, 20.0, 15.0, 5.0
 ROLES = ("supervisor", "keeper", "front", "standby", "web")
 GROWTH, GROWTH_MB, GROWTH_FDS, GROWTH_THREADS = 0.06, 3.0, 3.0, 1.0
@@ -73,7 +75,7 @@ class Soak:
         with StubUpstream() as stub:
             stub.answer_everything("192.0.2.1")
             text = f'[nacos]\nservers = ["{nacos.address}"]\n[forward]\nupstreams = ["{stub.address}"]\n'
-            self.bridge = ground.bridge(text)
+            self.bridge = ground.bridge(text, before=("env", f"NACOSDNS_CACHE_EXTERNAL_ENTRIES={KEPT}"))
             for number in range(SERVICES):
                 until_says(self.bridge.port, f"soak{number}.nacos", {f"10.0.{number}.1", f"10.0.{number}.2"})
             self._all()

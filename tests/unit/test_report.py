@@ -130,6 +130,7 @@ def front(**facts: object) -> dict[str, object]:
 
 LOOPED = {"address": "127.0.0.1:53", "why": "that is ourselves"}
 FAILS = {"192.0.2.1:53": "said SERVFAIL"}
+FLAPS = {"address": "192.0.2.1:53", "health": "up", "changes_10min": 6, "last_error": "refused"}
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,11 @@ FAILS = {"192.0.2.1:53": "said SERVFAIL"}
         ([front(), front(failing=FAILS)], ["UPSTREAMS FAIL: 192.0.2.1:53 said SERVFAIL"]),
         ([front(answered_s=200.0), front(failing=FAILS)], ["UPSTREAMS FAIL: 192.0.2.1:53 said SERVFAIL"]),
         ([front(answered_s=2.0), front(failing=FAILS)], []),
+        (
+            [front(upstreams=[FLAPS | {"changes_10min": 2}]), front(upstreams=[FLAPS])],
+            ["UPSTREAM FLAPS: 192.0.2.1:53 changed 6 times in 10 min, last error refused"],
+        ),
+        ([front(upstreams=[FLAPS | {"changes_10min": 5}])], []),
         ([{"error": "the front is down"}], []),
     ],
 )
