@@ -558,6 +558,15 @@ def open_up(directory: Path) -> None:
             parent.chmod(parent.stat().st_mode | 0o055)
 
 
+@pytest.fixture
+def nobodys_python(tmp_path: Path) -> str:
+    """An interpreter that the user nobody may run, and a directory of the test that it may go into."""
+    if not reachable_python():
+        pytest.skip("no Python of this version that the user nobody may run")
+    open_up(tmp_path)
+    return reachable_python()
+
+
 @ROOT_ONLY
 def test_ambient_rights_are_the_supervisors_alone_and_outlive_an_upgrade(bridge, tmp_path):
     if not reachable_python() or not shutil.which("setpriv"):
@@ -586,12 +595,9 @@ def test_ambient_rights_are_the_supervisors_alone_and_outlive_an_upgrade(bridge,
 
 
 @ROOT_ONLY
-def test_children_run_as_the_configured_user_and_own_the_state(bridge, tmp_path):
+def test_children_run_as_the_configured_user_and_own_the_state(bridge, nobodys_python):
     """S75."""
-    if not reachable_python():
-        pytest.skip("no Python of this version that the user nobody may run")
-    open_up(tmp_path)
-    running = bridge(text='user = "nobody"', python=reachable_python()).up()
+    running = bridge(text='user = "nobody"', python=nobodys_python).up()
     facts = control(running, "services")
     link = (running.directory / "link.sock").stat()
 
@@ -602,11 +608,8 @@ def test_children_run_as_the_configured_user_and_own_the_state(bridge, tmp_path)
 
 
 @ROOT_ONLY
-def test_another_user_at_sighup_gets_the_state_and_the_link_too(bridge, tmp_path):
-    if not reachable_python():
-        pytest.skip("no Python of this version that the user nobody may run")
-    open_up(tmp_path)
-    running = bridge(text='user = "nobody"', python=reachable_python()).up()
+def test_another_user_at_sighup_gets_the_state_and_the_link_too(bridge, nobodys_python):
+    running = bridge(text='user = "nobody"', python=nobodys_python).up()
     theirs, foreign = running.directory / "cache.db", running.directory / "passwd"
     theirs.write_text("")
     os.chown(theirs, 65534, 65534)
@@ -623,11 +626,8 @@ def test_another_user_at_sighup_gets_the_state_and_the_link_too(bridge, tmp_path
 
 
 @ROOT_ONLY
-def test_a_configuration_that_is_refused_for_its_port_leaves_the_state_to_the_old_user(bridge, tmp_path):
-    if not reachable_python():
-        pytest.skip("no Python of this version that the user nobody may run")
-    open_up(tmp_path)
-    running = bridge(text='user = "nobody"', python=reachable_python()).up()
+def test_a_configuration_that_is_refused_for_its_port_leaves_the_state_to_the_old_user(bridge, nobodys_python):
+    running = bridge(text='user = "nobody"', python=nobodys_python).up()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
         holder.bind(("127.0.0.1", 0))
         taken = f'"127.0.0.1:{running.port}", "127.0.0.1:{holder.getsockname()[1]}"'
@@ -640,14 +640,11 @@ def test_a_configuration_that_is_refused_for_its_port_leaves_the_state_to_the_ol
 
 
 @ROOT_ONLY
-def test_a_folder_above_the_state_that_is_shut_to_the_user_stops_nobody_and_is_said(bridge, tmp_path):
-    if not reachable_python():
-        pytest.skip("no Python of this version that the user nobody may run")
-    open_up(tmp_path)
+def test_a_folder_above_the_state_that_is_shut_to_the_user_stops_nobody_and_is_said(bridge, tmp_path, nobodys_python):
     shut = tmp_path / "shut"
     shut.mkdir(mode=0o700)
     text = f'user = "nobody"\n{STATIC}'
-    running = bridge(text=text, modules={}, directory=shut / "state", python=reachable_python()).up()
+    running = bridge(text=text, modules={}, directory=shut / "state", python=nobodys_python).up()
     answered = rcode(exchange(packet("orders.nacos"), running.port))
     refuge = next(path for path in refuges(shut / "state") if path.exists())
     said = admin.call(refuge / "control.sock", "status", {})["supervisor"]["disk"]
@@ -666,16 +663,13 @@ def test_a_folder_above_the_state_that_is_shut_to_the_user_stops_nobody_and_is_s
 
 
 @ROOT_ONLY
-def test_a_database_that_a_run_as_root_left_is_given_to_the_user(bridge, tmp_path):
-    if not reachable_python():
-        pytest.skip("no Python of this version that the user nobody may run")
-    open_up(tmp_path)
+def test_a_database_that_a_run_as_root_left_is_given_to_the_user(bridge, tmp_path, nobodys_python):
     state = tmp_path / "state"
     state.mkdir()
     (state / "cache.db").write_text("")
     (state / "cache.db").chmod(0o600)
     (state / "other").write_text("")
-    running = bridge(text=f'user = "nobody"\n{STATIC}', modules={}, directory=state, python=reachable_python()).up()
+    running = bridge(text=f'user = "nobody"\n{STATIC}', modules={}, directory=state, python=nobodys_python).up()
     store = control(running, "status")["keeper"]["store"]
 
     assert (state / "cache.db").stat().st_uid == pwd.getpwnam("nobody").pw_uid

@@ -444,7 +444,7 @@ class SqliteStore:
         try:
             with _opened(self._directory):
                 pass
-        except (StoreDamaged, StoreError) as error:
+        except StoreError as error:
             self.read_only = str(error)
         else:
             self._log.info("store.used", was=self.read_only)

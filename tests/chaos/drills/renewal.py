@@ -122,16 +122,32 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
 
 
-@collect(DRILLS)
-def supervisor_killed_with_sockets_of_systemd(ground: Ground) -> None:
-    """What is queued while nobody runs is answered by the next start: the sockets are the service manager's."""
+def _managed(ground: Ground) -> tuple[int, Path, Manager]:
+    """A port, the configuration of a bridge that answers on it, and who holds its sockets."""
     place, port = ground.directory(), free_port()
     file = place / "bridge.toml"
     text = (
         f'[server]\nlisten = ["127.0.0.1:{port}"]\nuser = ""\n[web]\nlisten = ""\n[cache]\ndir = "{place / "state"}"\n'
     )
     file.write_text(text + TWO_ORDERS, encoding="utf-8")
-    manager = Manager(ground, port)
+    return port, file, Manager(ground, port)
+
+
+def _queued_over_a_start(manager: Manager, file: Path, port: int) -> int:
+    """How many of the questions that are asked while nobody runs the next start answers."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect(("127.0.0.1", port))
+        asking.settimeout(10)
+        for number in range(QUEUED):
+            asking.send(packet("orders.nacos", number))
+        manager.start(file)
+        return len({asking.recv(512)[:2] for _ in range(QUEUED)})
+
+
+@collect(DRILLS)
+def supervisor_killed_with_sockets_of_systemd(ground: Ground) -> None:
+    """What is queued while nobody runs is answered by the next start: the sockets are the service manager's."""
+    port, file, manager = _managed(ground)
     for _ in range(int(ground.span(5, 2))):
         pid = manager.start(file)
         until(lambda: answers(port, "orders.nacos"), 20, "an answer")
@@ -139,29 +155,17 @@ def supervisor_killed_with_sockets_of_systemd(ground: Ground) -> None:
         assert manager.process is not None
         manager.process.wait()
         time.sleep(1.0)  # its children end by themselves
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-            asking.connect(("127.0.0.1", port))
-            asking.settimeout(10)
-            for number in range(QUEUED):
-                asking.send(packet("orders.nacos", number))
-            manager.start(file)
-            answered = {asking.recv(512)[:2] for _ in range(QUEUED)}
-        ground.hold(len(answered) == QUEUED, f"{len(answered)} of {QUEUED} answered")
+        answered = _queued_over_a_start(manager, file, port)
+        ground.hold(answered == QUEUED, f"{answered} of {QUEUED} answered")
         ground.hold(exchange(packet("orders.nacos"), port)[3] & 15 == 0, "it does not answer")
         manager.stop()
-    ground.found(queued=QUEUED, answered=len(answered))
+    ground.found(queued=QUEUED, answered=answered)
 
 
 @collect(DRILLS)
 def supervisor_killed_in_an_upgrade(ground: Ground) -> None:
     """Killed at any moment of an upgrade it leaves no process behind; the next start answers what the sockets hold."""
-    place, port = ground.directory(), free_port()
-    file = place / "bridge.toml"
-    text = (
-        f'[server]\nlisten = ["127.0.0.1:{port}"]\nuser = ""\n[web]\nlisten = ""\n[cache]\ndir = "{place / "state"}"\n'
-    )
-    file.write_text(text + TWO_ORDERS, encoding="utf-8")
-    manager = Manager(ground, port)
+    port, file, manager = _managed(ground)
     rounds = int(ground.span(24, 4))
     moments = [2.4 * number / rounds for number in range(rounds)]
     for moment in moments:
@@ -173,13 +177,7 @@ def supervisor_killed_in_an_upgrade(ground: Ground) -> None:
         kill(pid)
         manager.stop()
         until(lambda: not any(map(lives, group)), 3.0, f"the end of every child, {moment:.1f} s after")  # noqa: B023
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-            asking.connect(("127.0.0.1", port))
-            asking.settimeout(10)
-            for number in range(QUEUED):
-                asking.send(packet("orders.nacos", number))
-            manager.start(file)
-            answered = {asking.recv(512)[:2] for _ in range(QUEUED)}
-        ground.hold(len(answered) == QUEUED, f"{len(answered)} of {QUEUED} answered, {moment:.1f} s after")
+        answered = _queued_over_a_start(manager, file, port)
+        ground.hold(answered == QUEUED, f"{answered} of {QUEUED} answered, {moment:.1f} s after")
         manager.stop()
     ground.found(killed=len(moments), queued=QUEUED)
