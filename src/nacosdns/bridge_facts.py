@@ -8,14 +8,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from nacosdns.core.errands import FAILING_WITHIN_S
-from nacosdns.core.facts import Brake, Bridge, Listed, Namespace, OpenFiles, Services, UpstreamState
+from nacosdns.core.facts import Brake, Bridge, Listed, Namespace, OpenFiles, Refused, Services, UpstreamState
 from nacosdns.core.resolvers import Health
+from nacosdns.core.watch import Phase
 from nacosdns.edge import admin, hostfacts, sockets
 from nacosdns.errors import ControlError, ControlForeign, ControlSilent
+from nacosdns.problems import failed_last, failing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from nacosdns.edge.hostfacts import Tree
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 STATUS_S = SERVICES_S = 2.0
 FUTURE_S = 60.0
 """A time that lies so far ahead is none of this clock."""
+_CHANGING = {Phase.STARTING.value, Phase.DRAINING.value}
 _WORSE = {health.value: place for place, health in enumerate(Health)}
 """From good to bad, as core/resolvers.py has them."""
 
@@ -45,6 +47,8 @@ def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the contr
     """What an answer of `status` means."""
     own, keeper, fronts = status.get("supervisor") or {}, status.get("keeper") or {}, status.get("fronts") or {}
     parts = {"the keeper": keeper, **{f"front {slot}": part for slot, part in fronts.items()}}
+    silent = {name: f"{name}: {part['error']}" for name, part in parts.items() if "error" in part}
+    changing = {_name(child) for child in own.get("children") or () if child.get("phase") in _CHANGING}
     store = keeper.get("store") or {}
     pid = own.get("pid", 0)
     wanted = sockets.RECEIVE_BUFFER_BYTES
@@ -59,7 +63,8 @@ def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the contr
             if child.get("failures") and child.get("reason")
         ),
         missing=tuple(own.get("missing") or ()),
-        failed=tuple(f"{name}: {part['error']}" for name, part in parts.items() if "error" in part),
+        failed=tuple(words for name, words in silent.items() if name not in changing),
+        passing=tuple(words for name, words in silent.items() if name in changing),
         namespaces=tuple(_namespaces(keeper.get("registry") or {})),
         upstreams=tuple(_upstream_states(fronts.values())),
         left_out=tuple(
@@ -71,21 +76,14 @@ def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the contr
         store_failing=str(store.get("error") or ""),
         buffer_bytes=own.get("receive_buffer_bytes") or hostfacts.buffer_bytes(tree, pid, wanted),
         failing=dict(failing(fronts.values())),
+        failed_last=failed_last(fronts.values()),
         hindered=tuple((f"front {slot}", part["hindered"]) for slot, part in fronts.items() if part.get("hindered")),
+        refused=_refused_client(fronts.values()),
         files=tuple(_files(own, tree)),
         address_space=hostfacts.address_space_max(tree, pid),
         **_refused(own),
         web_phase=next((child["phase"] for child in own.get("children") or () if child.get("role") == "web"), ""),
     )
-
-
-def failing(fronts: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
-    """What the upstreams said, while no front has an answer to anything that it asked lately; else nothing."""
-    fronts = list(fronts)
-    told = [front["failing"] for front in fronts if front.get("failing")]
-    answered_s = (front.get("answered_s") for front in fronts if not front.get("failing"))
-    others = any(age_s is not None and age_s < FAILING_WITHIN_S for age_s in answered_s)
-    return told[0] if told and not others else {}
 
 
 def _files(own: Any, tree: Tree) -> Iterator[OpenFiles]:  # noqa: ANN401  # as the control socket gives it
@@ -115,6 +113,15 @@ def _upstream_states(fronts: Iterable[dict[str, Any]]) -> Iterable[UpstreamState
         if known is None or _WORSE.get(state.health, 0) > _WORSE.get(known.health, 0):
             worst[state.address] = state
     return worst.values()
+
+
+def _refused_client(fronts: Iterable[dict[str, Any]]) -> Refused | None:
+    told = [front for front in fronts if front.get("refused_last_s") is not None]
+    latest = min(told, key=lambda front: front["refused_last_s"], default=None)
+    if latest is None:
+        return None
+    clients = sum(front["refused_clients"] for front in told)
+    return Refused(clients=clients, last=latest["refused_last"], ago_s=latest["refused_last_s"])
 
 
 def _refused(own: Any) -> dict[str, Any]:  # noqa: ANN401  # likewise

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from nacosdns import config as configuration
-from nacosdns import report
+from nacosdns import problems, report
 from nacosdns.config import Cache
 from nacosdns.config_load import DEFAULT_PATH, Source, cache_dir_alone, load, load_static, read_password
 from nacosdns.core.printable import printable
@@ -89,7 +89,7 @@ def services(arguments: Namespace) -> int:
 def status(arguments: Namespace) -> int:
     """`nacosdns status`: how every part is; 1 when a part is missing (web too) or a socket has no front."""
     answer = _call(arguments, "status")
-    answer["problems"] = report.problems(answer)
+    answer["problems"] = problems.found(answer)
     _show(arguments, answer, report.status)
     parts = [answer.get("keeper"), *(answer.get("fronts") or {}).values()]
     failed = any(not isinstance(part, dict) or "error" in part for part in parts)

@@ -351,6 +351,8 @@ class FrontControl:
             "forward_problem": forward.problem,
             "failing": forward.failing or None,
             "answered_s": forward.answered_s,
+            "failed_names": forward.failed_names,
+            "failed_last": forward.failed_last,
             "hindered": self._hindered(),
             "externals": forward.entries,
             "waiting": forward.waiters,

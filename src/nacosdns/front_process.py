@@ -14,6 +14,7 @@ import random
 import socket
 import sqlite3
 import sys
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,7 @@ class FrontProcess:
     def _make_pipeline(self, config: Config) -> Pipeline:
         link = [str(address.network) for address in host.addresses()]
         self._allowed = Access(config.server.allow, link)
+        self._refused, self._refused_at = 0, -inf
         return make_pipeline(
             config,
             self._book,
@@ -333,6 +335,8 @@ class FrontProcess:
                 self._child.log.warning("upstream.health", upstream=address, health=health, **why)
             if (changed := self._control.changed_hindrance()) is not None:
                 self._say_what_hinders(*changed)
+            if self._allowed.refused_queries > self._refused:
+                self._refused, self._refused_at = self._allowed.refused_queries, self._child.clock.now()
             self._child.counters.set(metrics.TCP_CONNECTIONS.first, len(self._tcp))
             self._front.teller.report_used(PAGES_LOOKED_AT)
             await next_multiple(GAUGES_S)
@@ -369,6 +373,9 @@ class FrontProcess:
             "files": {"used": used, "limit": limit},
             "refused_clients": self._allowed.refused_count,
             "refused_last": client_text(self._allowed.refused_last) if self._allowed.refused_last else "",
+            "refused_last_s": None
+            if self._refused_at == -inf
+            else round(self._child.clock.now() - self._refused_at, 1),
             "tasks": len(asyncio.all_tasks()),
         }
 

@@ -1,7 +1,8 @@
 """Where our processes and operators find us: the state directory, the link's socket and the control socket in it.
 
 Must not know: what is kept there, what is said on the sockets. Rules: what somebody removes is made again; a disk that is
-read-only, full or broken stops nobody, the sockets are in memory then; what is wrong is said once and tried every time.
+read-only, full or broken stops nobody, the sockets are in memory then and stay there; what is wrong is said once and tried
+every time.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ class Premises:
         self._state = self._use(Path(directory))
         self._gid = rights.group_id(control_group)
         self._refused = ""
-        self._is_mended = False
         self._log: Log = logs.log()
 
     def _use(self, directory: Path) -> Path:
@@ -55,6 +55,10 @@ class Premises:
 
     def __repr__(self) -> str:
         return f"<Premises {self.directory} {self.fault}>"
+
+    @property
+    def _is_refuge(self) -> bool:
+        return self.directory != self._state
 
     @property
     def link_path(self) -> str:
@@ -86,19 +90,34 @@ class Premises:
         raise fault
 
     def _make(self) -> None:
-        prepare = rights.prepare_refuge if self.fault else rights.prepare_directory
+        prepare = rights.prepare_refuge if self._is_refuge else rights.prepare_directory
         prepare(self.directory, self.user, self._gid)
-        if self.user and not self.fault:
-            rights.hand_over(self.directory, None, self.user, DATABASE)  # of a run as root
+        if not self._is_refuge:
+            self._take_database()
         self.link.open(*(rights.owner(self.user) or (rights.UNCHANGED, rights.UNCHANGED)))
         self.control.open(rights.UNCHANGED, self._gid)
 
+    def _take_database(self) -> None:
+        if self.user:
+            rights.hand_over(self._state, None, self.user, DATABASE)  # of a run as root
+
     def look(self) -> bool:
-        """Makes removed files anew; whether the link is another one, so that the keeper has to be."""
-        if self.fault and not self._is_mended and rights.takes_a_file(self._state, self.user, self._gid):
-            self._is_mended = True
-            self.fault = f"cache.dir {self._state} can be used again: restart the bridge, it looks at its start only"
-            self._log.info("disk.usable", directory=str(self._state))
+        """Makes removed files anew; whether the keeper has to be another one, for a new link or for a disk that is back."""
+        return self._is_mended() | self._is_remade()
+
+    def _is_mended(self) -> bool:
+        if not self.fault or not rights.takes_a_file(self._state, self.user, self._gid):
+            return False
+        try:
+            self._take_database()
+        except StartError as error:
+            self.fault = str(error)
+            return False
+        self._log.info("disk.usable", directory=str(self._state), was=self.fault)
+        self.fault = ""
+        return True
+
+    def _is_remade(self) -> bool:
         if self.link.is_there and self.control.is_there:
             return False
         link_fd, refused = self.link.fileno(), self._refused
@@ -116,7 +135,7 @@ class Premises:
         """Everything of the children belongs to another user from now on. StartError when that is refused."""
         before, self.user = self.user, user
         if not self.fault:
-            rights.hand_over(self.directory, before, user)
+            rights.hand_over(self._state, before, user)
         rights.prepare_directory(self.directory, user, self._gid)
         self.link.give(*(rights.owner(user) or rights.ourselves()))
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from nacosdns.bridge_facts import failing
+from nacosdns import problems
+from nacosdns.words import ago, counted, duration, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_DASH = "-"
+LISTED_MAX = 10_000
+"""`cache list` gets no more rows than this from a front."""
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
@@ -34,42 +36,6 @@ def _aligned(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def text(value: object) -> str:
-    """One value as a person reads it."""
-    match value:
-        case None | "":
-            return _DASH
-        case True:
-            return "yes"
-        case False:
-            return "no"
-        case float():
-            return f"{value:g}"
-        case list() | tuple():
-            return ", ".join(map(text, value)) or _DASH
-        case _:
-            return str(value)
-
-
-LISTED_MAX = 10_000
-FLAPS_MIN = 6
-"""So many changes of health in ten minutes are no single failure and return."""
-"""`cache list` gets no more rows than this from a front."""
-
-
-def duration(seconds: float | None) -> str:
-    """``3 s``, ``4 min``, ``2 h``, ``5 d``; a dash for never; ``clock?`` for what lies in the future: a clock was set back."""
-    if seconds is None:
-        return _DASH
-    if seconds <= -1:
-        return "clock?"
-    seconds = max(seconds, 0)
-    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size_s:
-            return f"{seconds / size_s:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def ask(answer: Mapping[str, Any]) -> str:
@@ -104,7 +70,7 @@ def _protected(answer: Mapping[str, Any]) -> Iterator[str]:
         case "held":
             yield f"one list took more of its instances than shrink_max: {kept} kept 10 s until a fresh query agrees; {flush}"
         case "brake":
-            behind = _counted(service.get("demoted") or 0, "instance")
+            behind = counted(service.get("demoted") or 0, "instance")
             yield f"the brake is on: {behind} kept behind those that Nacos names; nacosdns cache accept ends it"
         case _:
             pass
@@ -113,20 +79,14 @@ def _protected(answer: Mapping[str, Any]) -> Iterator[str]:
 def _service(service: Mapping[str, Any]) -> Iterator[str]:
     yield f"service {service.get('namespace')}/{service.get('group')}/{service.get('service')}"
     is_static = service.get("source") == "static"
-    confirmed = "from the configuration" if is_static else f"confirmed {_ago(service.get('confirmed_s'))}"
+    confirmed = "from the configuration" if is_static else f"confirmed {ago(service.get('confirmed_s'))}"
     facts = [f"source {text(service.get('source'))}", confirmed]
     if service.get("protection") not in {None, "none"}:
-        facts.append(f"protected ({service['protection']}) since {_ago(service.get('protected_s'))}")
+        facts.append(f"protected ({service['protection']}) since {ago(service.get('protected_s'))}")
     facts += [f"{service[key]} {key}" for key in ("unconfirmed", "demoted") if service.get(key)]
     yield "  " + ", ".join(facts)
     columns = ("address", "port", "weight", "healthy", "enabled", "cluster")
     yield from table(service.get("instances") or (), [(key, key) for key in columns], "  ")
-
-
-def _ago(seconds: float | None) -> str:
-    if seconds is not None and seconds <= -1:
-        return f"in the future ({duration(seconds)})"
-    return "never" if seconds is None else f"{duration(seconds)} ago"
 
 
 def services(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -156,9 +116,9 @@ def status(answer: Mapping[str, Any]) -> str:
     lines = [
         f"up {duration(own.get('up_s'))}, pid {own.get('pid')}, configuration {own.get('config')}",
         f"listening on {text([entry for entry in own.get('listen') or () if entry not in (own.get('missing') or ())])}",
-        f"canary answered {_ago(canary)}",
+        f"canary answered {ago(canary)}",
     ]
-    lines += problems(answer)
+    lines += problems.found(answer)
     if own.get("upgrade"):
         lines.append(f"last upgrade {upgraded(own['upgrade'])}")
     children = [{**child, "beat": _beat(child)} for child in own.get("children") or ()]
@@ -175,123 +135,9 @@ def _beat(child: Mapping[str, Any]) -> str | None:
     return f"{child.get('beat_age_s', 0):.1f} s" if child.get("pid") else None
 
 
-def problems(answer: Mapping[str, Any]) -> list[str]:
-    """What stands at the head of `nacosdns status`, also with ``--json``: what is not as it should be, in sentences."""
-    own = answer.get("supervisor") or {}
-    found = []
-    if own.get("missing"):
-        found.append(f"waiting for {text(own['missing'])}")
-    if own.get("covered"):
-        found.append(f"NO FRONT on sockets {text(own['covered'])}: clients get SERVFAIL")
-    if disk := own.get("disk") or _unwritten((answer.get("keeper") or {}).get("store") or {}):
-        found.append(f"NO DISK: {disk}")
-    found += filter(None, map(_ailing, own.get("children") or ()))
-    found += [*_away(answer), *_kept(answer.get("keeper") or {}), *_outside(answer.get("fronts") or {})]
-    if own.get("web"):
-        found.append(f"NO WEB: {own['web']}")
-    if own.get("reload"):
-        since = _ago(time.time() - own["reload"]["at"])
-        found.append(f"RELOAD REFUSED {since}, the configuration before holds: {own['reload']['refused']}")
-    return found
-
-
-def _unwritten(store: Mapping[str, Any]) -> str:
-    if store.get("error"):
-        return f"writes fail ({store['error']}), {store['owed']} are owed and tried again"
-    return str(store.get("not_used") or "")
-
-
-def _ailing(child: Mapping[str, Any]) -> str:
-    """What is wrong with a process; "" for nothing."""
-    name = f"{child['role']} {child['slot']}" if child["role"] == "front" else child["role"]
-    if child["phase"] == "hangs":
-        does = f"is stopped: kill -CONT {child['pid']}" if child.get("stopped") else "does not come to it"
-        return f"{name} HANGS for {duration(child.get('beat_age_s'))}, pid {child['pid']} {does}; it is replaced after 10 s"
-    if child.get("failures", 0) > 1 and child.get("reason"):
-        return f"{name} FAILS, {child['failures']} times in a row: {child['reason']}"
-    return ""
-
-
-def _outside(fronts: Mapping[str, Any]) -> Iterator[str]:
-    """How outside names go, and what this host does not let the fronts do."""
-    for slot, facts in fronts.items():
-        files = facts.get("files") or {}
-        if files and files["used"] >= files["limit"]:
-            yield f"NO FILES: front {slot} has used all {files['limit']} files"
-        elif facts.get("hindered"):
-            yield f"HINDERED: this host did not let front {slot} work within the last 10 s: {facts['hindered']}"
-    nobody = (facts["forward_problem"] for facts in fronts.values() if _has_none(facts))
-    if why := next(nobody, ""):
-        yield f"NO UPSTREAM: {why.removeprefix('no upstream').strip(' ()') or 'no file names one'}"
-    lists = (facts["upstreams"] for facts in fronts.values() if facts.get("upstreams"))
-    lost = (upstreams for upstreams in lists if all(one["health"] in {"down", "loop"} for one in upstreams))
-    if upstreams := next(lost, ()):  # a standby has asked nobody yet, and holds everybody for good
-        yield f"NO UPSTREAM: {', '.join(map(_unwell, upstreams))}"
-    elif said := failing(fronts.values()):
-        yield f"UPSTREAMS FAIL: {', '.join(f'{address} {did}' for address, did in said.items())}"
-    yield from _flapping(fronts.values())
-
-
-def _flapping(fronts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Upstreams that come and go, each by the front that saw the most of it."""
-    worst: dict[str, Mapping[str, Any]] = {}
-    for upstream in (one for facts in fronts for one in facts.get("upstreams") or ()):
-        known = worst.get(upstream["address"])
-        if known is None or upstream.get("changes_10min", 0) > known.get("changes_10min", 0):
-            worst[upstream["address"]] = upstream
-    for address, upstream in worst.items():
-        if (changes := upstream.get("changes_10min", 0)) >= FLAPS_MIN:
-            yield f"UPSTREAM FLAPS: {address} changed {changes} times in 10 min, last error {upstream.get('last_error') or _DASH}"
-
-
-def _has_none(facts: Mapping[str, Any]) -> bool:
-    """Whether a front was given upstreams and none can be used."""
-    return bool(
-        facts.get("forward_problem")
-        and not facts.get("upstreams")
-        and (facts.get("upstreams_left_out") or facts.get("upstreams_wanted"))
-    )
-
-
-def _away(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Whom the bridge asks and nobody of whom is there."""
-    keeper = answer.get("keeper") or {}
-    spaces = list(((keeper.get("registry") or {}).get("namespaces") or {}).values())
-    if spaces and not any(space.get("connected") for space in spaces):
-        why = next((space["last_error"] for space in spaces if space.get("last_error")), "not connected yet")
-        yield f"NO NACOS: {why}"
-    refused: dict[str, list[str]] = {}
-    for name, space in ((keeper.get("registry") or {}).get("namespaces") or {}).items():
-        if space.get("connected") and (why := space.get("refused") or space.get("last_error")):
-            refused.setdefault(f"{'REFUSES' if space.get('refused') else 'FAILS'}: {why}", []).append(name)
-    for why, names in refused.items():
-        yield f"NACOS {why}{f', namespace {text(names)}' if len(names) < len(spaces) else ''}"
-
-
-def _kept(keeper: Mapping[str, Any]) -> Iterator[str]:
-    """What is answered otherwise than Nacos says, and what Nacos calls unhealthy."""
-    brake = keeper.get("brake")
-    if brake:
-        most = f"{brake['services']} of {brake['known']} services lost most of their instances"
-        ends = f"nacosdns cache accept ends it, or time in {duration(brake['ends_s'])}"
-        yield f"BRAKE: {most}; {_counted(brake['kept'], 'instance')} served all the same; {ends}"
-    elif count := keeper.get("protected_count"):
-        yield f"{_counted(count, 'service')} answered otherwise than Nacos said last: see nacosdns services"
-    if count := keeper.get("unhealthy_count"):
-        yield f"{_counted(count, 'service')} without a healthy instance: see nacosdns doctor"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def accepted(answer: Mapping[str, Any]) -> str:
     """What `nacosdns cache accept` says."""
-    return f"{_counted(answer['accepted'], 'instance')} let go: the brake is off"
-
-
-def _unwell(upstream: Mapping[str, Any]) -> str:
-    return f"{upstream['address']} is {upstream['health']}"
+    return f"{counted(answer['accepted'], 'instance')} let go: the brake is off"
 
 
 def upgraded(upgrade: Mapping[str, Any]) -> str:
@@ -313,7 +159,7 @@ def _facts(value: object, indent: str = "  ") -> Iterator[str]:
             yield f"{indent}{key}"
             yield from table(inner, [(name, name) for name in inner[0]], indent + "  ")
         elif key == "since" and isinstance(inner, float):
-            yield f"{indent}{key} {_ago(time.time() - inner)}"
+            yield f"{indent}{key} {ago(time.time() - inner)}"
         else:
             yield f"{indent}{key} {text(inner)}"
 

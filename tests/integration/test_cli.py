@@ -16,6 +16,7 @@ from fakes.running import until
 from nacosdns import cli, report
 from nacosdns.edge.standing import strays
 from nacosdns.errors import ConfigError
+from nacosdns.words import duration
 
 STATIC = """
 [nacos]
@@ -301,8 +302,8 @@ def test_a_table_stands_in_columns():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "said"),
     [(None, "-"), (0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (400000, "5 d")],
 )
-def test_durations_have_one_unit(seconds, words):
-    assert report.duration(seconds) == words
+def test_durations_have_one_unit(seconds, said):
+    assert duration(seconds) == said

@@ -198,4 +198,28 @@ def test_a_client_that_may_not_ask_is_counted_and_named(start: Any) -> None:
     reply = ask(running.port, "orders.nacos", seconds=5)
 
     assert reply.rcode() == 5
+    until(lambda: front_of(running)["refused_last_s"] is not None, what="the time of the refusal")
     assert (front_of(running)["refused_clients"], front_of(running)["refused_last"]) == (1, "127.0.0.1")
+
+
+def test_our_own_canary_is_no_client_that_may_not_ask(start: Any) -> None:
+    port = free_port()
+    running: Bridge = start(text=f'allow = ["10.0.0.0/8"]\n{TWO_ORDERS}', port=port, listen=f'"0.0.0.0:{port}"')
+    until(lambda: status(running)["supervisor"]["canary_age_s"] is not None, what="a canary")
+
+    assert front_of(running)["refused_clients"] == 0
+
+
+def test_names_that_fail_beside_others_are_said_at_the_head_of_status(start: Any) -> None:
+    with StubUpstream() as stub:
+        stub.answer("good.example", "A", "192.0.2.1", ttl_s=60)
+        for number in range(12):
+            stub.rcode(f"bad{number}.example", "A", "SERVFAIL")
+        running: Bridge = start(stub.address)
+        ask(running.port, "good.example", seconds=5)
+        rcodes = {ask(running.port, f"bad{number}.example", seconds=5).rcode() for number in range(12)}
+        (said,) = status(running)["problems"]
+
+    assert rcodes == {2}
+    assert said.startswith("NAMES FAIL: 12 outside names got no answer within 30 s, the last one bad11.example.")
+    assert f"{stub.address} said SERVFAIL" in said

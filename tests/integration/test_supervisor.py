@@ -9,6 +9,7 @@ import pwd
 import shutil
 import signal
 import socket
+import sqlite3
 import stat
 import struct
 import subprocess
@@ -19,8 +20,10 @@ from pathlib import Path
 
 import pytest
 
+from chaos.stored import NO_NACOS, fill
 from fakes.loop import on_a_loop
 from fakes.running import FAKES, exchange, free_port, packet, until
+from fakes.upstream import StubUpstream
 from nacosdns.core import frames
 from nacosdns.edge import admin
 from nacosdns.edge.cover import servfail
@@ -639,26 +642,72 @@ def test_a_configuration_that_is_refused_for_its_port_leaves_the_state_to_the_ol
 
 
 @ROOT_ONLY
-def test_a_folder_above_the_state_that_is_shut_to_the_user_stops_nobody_and_is_said(bridge, tmp_path, nobodys_python):
+def test_a_folder_above_the_state_that_is_shut_to_the_user_stops_nobody_and_is_used_when_it_is_open(
+    bridge, tmp_path, nobodys_python
+):
     shut = tmp_path / "shut"
-    shut.mkdir(mode=0o700)
-    text = f'user = "nobody"\n{STATIC}'
+    fill(shut / "state", 1)
+    shut.chmod(0o700)
+    text = f'user = "nobody"\n{NO_NACOS}'
     running = bridge(text=text, modules={}, directory=shut / "state", python=nobodys_python).up()
-    answered = rcode(exchange(packet("orders.nacos"), running.port))
     refuge = next(path for path in refuges(shut / "state") if path.exists())
     said = admin.call(refuge / "control.sock", "status", {})["supervisor"]["disk"]
+    before = rcode(exchange(packet("svc-0.nacos"), running.port))
     shut.chmod(0o755)
     running.wait_for("disk.usable")
+    until(lambda: rcode(exchange(packet("svc-0.nacos"), running.port)) == 0, what="what the disk knows")
     mended = admin.call(refuge / "control.sock", "status", {})["supervisor"]["disk"]
     running.signal(signal.SIGTERM)
     code = running.wait()
     shutil.rmtree(refuge)
 
-    assert (answered, code) == (0, 0)
+    assert (before, code) == (SERVFAIL, 0)
     assert running.said("disk.unusable", f"{shut} is shut to others")
     assert f"chmod o+x {shut}" in said
-    assert "can be used again: restart" in mended
+    assert mended == ""
+    assert (shut / "state" / "cache.db").stat().st_uid == pwd.getpwnam("nobody").pw_uid
     assert not running.said("child.exited", "status=1")
+
+
+@ROOT_ONLY
+def test_a_disk_that_was_read_only_at_the_start_is_written_when_it_is_not(bridge, tmp_path):
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "nacosdns", str(mount)], check=True)
+    try:
+        fill(mount / "state", 1)
+        subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
+        with StubUpstream() as stub:
+            stub.answer("outside.example", "A", "192.0.2.1", ttl_s=600)
+            text = f'{NO_NACOS}[forward]\nupstreams = ["{stub.address}"]\n'
+            first = bridge(text=text, modules={}, directory=mount / "state").up()
+            learned = rcode(exchange(packet("outside.example"), first.port))
+            subprocess.run(["mount", "-o", "remount,rw", str(mount)], check=True)
+            first.wait_for("disk.usable")
+            first.wait_for("child.ready", "child=keeper", times=2)
+            known = rcode(exchange(packet("svc-0.nacos"), first.port))
+            until(lambda: stored(mount / "state" / "cache.db") == 1, what="the outside answer on disk")
+            first.signal(signal.SIGTERM)
+            first.wait()
+        second = bridge(text=NO_NACOS, modules={}, directory=mount / "state").up()
+        again = [rcode(exchange(packet(name), second.port)) for name in ("outside.example", "svc-0.nacos")]
+        second.signal(signal.SIGTERM)
+        second.wait()
+    finally:
+        subprocess.run(["umount", "-l", str(mount)], check=True)
+
+    assert (learned, known, again) == (0, 0, [0, 0])
+    assert not second.said("disk.unusable")
+
+
+def stored(database: Path) -> int:
+    """How many outside answers are there by now."""
+    try:
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            found: int = connection.execute("SELECT count(*) FROM externals").fetchone()[0]
+            return found
+    except sqlite3.Error:
+        return 0
 
 
 @ROOT_ONLY

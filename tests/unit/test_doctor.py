@@ -21,6 +21,7 @@ from nacosdns.core.facts import (
     Nscd,
     Nss,
     OpenFiles,
+    Refused,
     ResolvFile,
     Secret,
     Services,
@@ -106,7 +107,7 @@ CASES = [
     ("bridge", {"canary_age_s": 3.5}, "bridge.canary", "error"),
     ("bridge", {"missing": ("docker0:53",)}, "bridge.listen", "warning"),
     ("bridge", {"failed": ("the keeper: the keeper is down",)}, "bridge.parts", "error"),
-    ("bridge", {"failed": ("the keeper: the keeper is starting; try again in a moment",)}, "bridge.parts", "warning"),
+    ("bridge", {"passing": ("the keeper: the keeper is starting; try again in a moment",)}, "bridge.parts", "warning"),
     ("bridge", {"store_error": "No space left on device"}, "bridge.store", "error"),
     ("bridge", {"namespaces": (LATE,)}, "nacos.connected", "error"),
     ("bridge", {"reload_refused": "line 3: no such key", "reload_s": 4.0}, "bridge.reload", "error"),
@@ -129,6 +130,9 @@ CASES = [
     ("bridge", {"buffer_bytes": 212_992}, "sockets.buffer", "warning"),
     ("bridge", {"address_space": 300 << 20}, "limits.memory", "warning"),
     ("bridge", {"failing": {"192.0.2.1:53": "said SERVFAIL"}}, "forward.upstreams", "error"),
+    ("bridge", {"failed_last": "12 outside names got no answer"}, "forward.names", "warning"),
+    ("bridge", {"refused": Refused(clients=2, last="10.0.0.7", ago_s=3.0)}, "access.refused", "warning"),
+    ("bridge", {"refused": Refused(clients=2, last="fe80::7%eth0", ago_s=3.0)}, "access.refused", "warning"),
     ("bridge", {"files": (OpenFiles(name="front 3", pid=11, used=25, limit=12),)}, "limits.files", "error"),
     ("bridge", {"files": (OpenFiles(name="front 3", pid=11, used=950, limit=1000),)}, "limits.files", "warning"),
     ("bridge", {"files": (OpenFiles(name="front 3", pid=11, used=25, limit=256),)}, "limits.files", "warning"),
@@ -227,6 +231,16 @@ def test_a_worker_with_few_files_that_serves_no_clients_is_not_short():
     files = (OpenFiles(name="the web", pid=11, used=25, limit=256, serves=False),)
 
     assert wrong(having("bridge", files=files)) == []
+
+
+@pytest.mark.parametrize(
+    ("last", "ago_s", "said"), [("192.0.2.7", 3.0, ["access.refused"]), ("10.0.0.7", 700.0, []), ("::1", 700.0, [])]
+)
+def test_a_stranger_who_is_refused_is_no_fault_and_what_was_long_ago_is_not_said(last, ago_s, said):
+    facts = having("bridge", refused=Refused(clients=1, last=last, ago_s=ago_s))
+
+    assert [one.id for one in judge(facts, SETTING) if one.id == "access.refused"] == said
+    assert wrong(facts) == []
 
 
 def test_without_a_nacos_nothing_is_said_of_one():

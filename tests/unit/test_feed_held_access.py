@@ -253,6 +253,16 @@ def test_who_is_refused_is_counted_once_and_the_last_one_known() -> None:
     access = Access(["10.0.0.0/8"])
     for last in (1, 2, 1, 1):
         assert not access.allows(bytes([192, 0, 2, last]))
+        access.refused(bytes([192, 0, 2, last]))
+    assert not access.allows(bytes([192, 0, 2, 3]))
     assert access.allows(bytes([10, 0, 0, 1]))
 
-    assert (access.refused_count, access.refused_last) == (2, bytes([192, 0, 2, 1]))
+    assert (access.refused_count, access.refused_queries, access.refused_last) == (2, 4, bytes([192, 0, 2, 1]))
+
+
+def test_those_who_were_told_that_they_may_not_ask_are_a_bounded_table() -> None:
+    access = Access(("loopback",))
+    for number in range(JUDGED_MAX + 100):
+        access.refused((number + (10 << 24)).to_bytes(4, "big"))
+
+    assert access.refused_count == JUDGED_MAX + 100

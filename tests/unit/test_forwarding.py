@@ -1125,6 +1125,21 @@ def test_upstreams_do_not_fail_while_other_names_are_answered() -> None:
     assert failing(world) == {U1: "said SERVFAIL"}
 
 
+def test_names_that_fail_beside_others_are_counted_and_the_newest_is_named_with_the_reason() -> None:
+    world = one()
+    world[U1].answer_everything(TRUTH)
+    for number in range(12):
+        world[U1].rcode(f"bad{number}.test", "A", "SERVFAIL")
+        world.ask(f"bad{number}.test")
+    world.ask("bad11.test", "AAAA")
+    world.ask("good.test")
+    status = world.forwarding.status(world._clock())
+    world.run(31)
+
+    assert (status.failed_names, status.failed_last) == (12, f"bad11.test. ({U1} said SERVFAIL)")
+    assert world.forwarding.status(world._clock()).failed_names == 0
+
+
 def test_probes_alone_are_no_questions_that_fail() -> None:
     """A site without the Internet has SERVFAIL for the root, and nothing to complain of."""
     world = one()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nacosdns import report
+from nacosdns import problems, report, words
 
 
 def test_cached_answers_tell_stale_ones_and_flags_apart() -> None:
@@ -110,7 +110,7 @@ def test_what_was_accepted_is_said_in_words() -> None:
     [(-21592.0, "clock?"), (-0.4, "0 s"), (0.0, "0 s"), (59.0, "59 s"), (7200.0, "2 h"), (None, "-")],
 )
 def test_no_age_is_negative(seconds: float | None, said: str) -> None:
-    assert report.duration(seconds) == said
+    assert words.duration(seconds) == said
 
 
 def test_what_was_confirmed_in_the_future_is_said_so() -> None:
@@ -157,13 +157,21 @@ FLAPS = {"address": "192.0.2.1:53", "health": "up", "changes_10min": 6, "last_er
             ["UPSTREAM FLAPS: 192.0.2.1:53 changed 6 times in 10 min, last error refused"],
         ),
         ([front(upstreams=[FLAPS | {"changes_10min": 5}])], []),
+        (
+            [front(), front(failed_names=12, failed_last="a.example. (192.0.2.1:53 said SERVFAIL)")],
+            [
+                "NAMES FAIL: 12 outside names got no answer within 30 s, the last one a.example. (192.0.2.1:53 said SERVFAIL)"
+            ],
+        ),
+        ([front(failed_names=9, failed_last="a.example. (192.0.2.1:53 said SERVFAIL)")], []),
+        ([front(failed_names=12, failed_last="a (x)", failing=FAILS)], ["UPSTREAMS FAIL: 192.0.2.1:53 said SERVFAIL"]),
         ([{"error": "the front is down"}], []),
     ],
 )
 def test_the_head_of_status_says_how_outside_names_go(fronts: list[dict[str, object]], said: list[str]) -> None:
     answer = {"supervisor": {}, "fronts": {str(slot): facts for slot, facts in enumerate(fronts, 3)}}
 
-    assert report.problems(answer) == said
+    assert problems.found(answer) == said
     assert report.status(answer).partition("\n\n")[0].splitlines()[3:] == said
 
 
@@ -184,7 +192,7 @@ def test_the_head_of_status_says_how_outside_names_go(fronts: list[dict[str, obj
 def test_the_head_of_status_says_which_process_fails_or_hangs(child: dict[str, object], said: list[str]) -> None:
     good = {"role": "front", "slot": 3, "pid": 7, "phase": "ready", "beat_age_s": 5.0, "failures": 0, "reason": ""}
 
-    assert report.problems({"supervisor": {"children": [good | child]}}) == said
+    assert problems.found({"supervisor": {"children": [good | child]}}) == said
 
 
 @pytest.mark.parametrize(
@@ -196,7 +204,7 @@ def test_the_head_of_status_says_which_process_fails_or_hangs(child: dict[str, o
     ],
 )
 def test_the_head_of_status_says_what_the_disk_does_not_take(store: dict[str, object], said: list[str]) -> None:
-    assert report.problems({"supervisor": {}, "keeper": {"store": store}}) == said
+    assert problems.found({"supervisor": {}, "keeper": {"store": store}}) == said
 
 
 def test_the_head_of_status_and_the_problems_of_its_json_are_the_same_sentences() -> None:
@@ -207,7 +215,7 @@ def test_the_head_of_status_and_the_problems_of_its_json_are_the_same_sentences(
         "web": "127.0.0.1:9353 is taken",
         "reload": {"at": time.time() + 9000, "refused": "no such key"},
     }
-    found = report.problems({"supervisor": own})
+    found = problems.found({"supervisor": own})
 
     assert [line.split()[0] for line in found] == ["waiting", "NO", "NO", "NO", "RELOAD"]
     assert "in the future (clock?)" in found[-1]

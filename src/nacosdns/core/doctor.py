@@ -8,7 +8,6 @@ fact that could not be learned is a warning, never silence; the same facts give 
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -33,9 +32,8 @@ _INODES_LOW = 0.02
 _DNS_PORT = 53
 _UNKEPT, _SHARED = {"tmpfs", "ramfs"}, {"nfs", "nfs4", "cifs", "fuse.sshfs", "9p"}
 _SYSTEMD_PID = 1
-_PASSING = re.compile(r" is (starting|draining);")
-"""What control.py says of a part that is being set up or replaced."""
 _JAVA_TTL_MAX_S = 10
+REFUSED_WITHIN_S = 600.0
 
 
 def judge(facts: Facts, setting: Setting) -> tuple[Finding, ...]:
@@ -113,11 +111,10 @@ def _down(facts: Facts, setting: Setting, bridge: Bridge) -> Finding:
 def _parts(bridge: Bridge) -> Iterator[Finding]:
     for end in () if bridge.covered else bridge.ends:
         yield warning("bridge.parts", f"it fails: {end}", "mend what it says; it is started again by itself")
+    for part in bridge.passing:
+        yield warning("bridge.parts", part, "ask again; see its log when that lasts longer than half a minute")
     for part in bridge.failed:
-        if _PASSING.search(part):
-            yield warning("bridge.parts", part, "ask again; see its log when that lasts longer than half a minute")
-        else:
-            yield error("bridge.parts", part, "see its log; a part that died is started again by itself")
+        yield error("bridge.parts", part, "see its log; a part that died is started again by itself")
 
 
 def _missing(bridge: Bridge) -> Iterator[Finding]:
@@ -389,7 +386,21 @@ def _access(facts: Facts, setting: Setting) -> Iterator[Finding]:
         yield ok("access.open", f"may ask: {', '.join(setting.allow)}")
 
 
+def _refused_clients(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    """Strangers are refused all the time; a neighbour who is, is likely one who should not be."""
+    del setting
+    refused = facts.bridge.refused if facts.bridge else None
+    if refused is None or refused.ago_s > REFUSED_WITHIN_S:
+        return
+    clients = f"{refused.clients} client{'' if refused.clients == 1 else 's'}"
+    seen = f"{clients} outside server.allow got REFUSED, the last one {refused.last}, {refused.ago_s:.0f} s ago"
+    if access.is_near(refused.last):
+        yield warning("access.refused", seen, "add its network to server.allow, if it is yours")
+    else:
+        yield ok("access.refused", seen)
+
+
 _CHECKS: tuple[Callable[[Facts, Setting], Iterator[Finding]], ...] = (
     *(_config, _bridge, doctor_running.judge, doctor_outside.judge, _ports, _nscd, _java),
-    *(_disk, _secret, _machine, _limits, _access),
+    *(_disk, _secret, _machine, _limits, _access, _refused_clients),
 )

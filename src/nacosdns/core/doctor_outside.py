@@ -284,6 +284,9 @@ def _forwarding(facts: Facts, setting: Setting) -> Iterator[Finding]:
             yield from _ourselves(facts, setting)
             yield _failing(bridge)
             return
+        if bridge.failed_last:
+            todo = "ask each upstream for that name (dig NAME @UPSTREAM): those names, or the way to their servers, are broken"
+            yield warning("forward.names", bridge.failed_last, todo)
     yield from _ourselves(facts, setting)
     yield from _upstreams(facts, setting)
 

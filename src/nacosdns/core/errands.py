@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nacosdns.core import dnspacket, dnswire
+from nacosdns.core.dnsname import name_text
 from nacosdns.core.model import Query, Rcode
 from nacosdns.core.outside import CHECKING_DISABLED, DNSSEC_OK
 from nacosdns.core.resolvers import Resolver
@@ -131,7 +132,7 @@ class ForwardStatus(msgspec.Struct, frozen=True):
     """``problem`` is "" while there is somebody to ask; ``left_out`` names addresses that are not used, and why.
 
     ``failing``: while nothing that was asked lately was answered, what each upstream said to it; ``answered_s``: how long
-    ago anything was.
+    ago anything was. ``failed_names``: how many names nobody answered lately; ``failed_last``: the newest, and why.
     """
 
     upstreams: tuple[ResolverStatus, ...]
@@ -139,6 +140,8 @@ class ForwardStatus(msgspec.Struct, frozen=True):
     problem: str
     failing: dict[str, str]
     answered_s: float | None
+    failed_names: int
+    failed_last: str
     errands: int
     waiters: int
     entries: int
@@ -152,6 +155,9 @@ class Purpose(Enum):
     REFRESH = "refresh"
     PROBE = "probe"
     LOOP_CHECK = "loop check"
+
+
+_NOT_ASKED = "could not be asked from here"
 
 
 class Errand(msgspec.Struct, eq=False, gc=False):
@@ -180,6 +186,10 @@ class Errand(msgspec.Struct, eq=False, gc=False):
     def tell(self, address: str, did: str) -> None:
         """This resolver gave no answer."""
         self.said = {**(self.said or {}), address: did}
+
+    def not_asked(self, address: str, reason: str) -> None:
+        """This host did not let us ask it."""
+        self.tell(address, f"{_NOT_ASKED}: {reason}")
 
 
 _IN_WORDS = {
@@ -254,6 +264,19 @@ class Failures(dict[bytes, tuple[float, dict[str, str]]]):
                 told = said | told
         return told if len(names) >= FAILING_NAMES else {}
 
+    def lately(self, now: float) -> tuple[int, str]:
+        """How many names no upstream answered lately, and the newest of them with what each did."""
+        names: dict[bytes, dict[str, str]] = {}
+        for key, (at, said) in reversed(self.items()):
+            if now - at > FAILING_WITHIN_S:
+                break
+            if any(not words.startswith(_NOT_ASKED) for words in said.values()):
+                names.setdefault(key[:-5], said)
+        for name, said in names.items():
+            did = ", ".join(f"{address} {did}" for address, did in said.items())
+            return len(names), f"{name_text(name)} ({did})"
+        return 0, ""
+
 
 class Agenda:
     """Which errand must be looked at when, in slices of a 128th of a second: never early, late by a slice at most.
@@ -319,12 +342,15 @@ def forward_status(  # all that is looked at
 ) -> ForwardStatus:
     """How outside names go."""
     good_at = failures.good_at if failures else resolvers.replied_at
+    failed_names, failed_last = failures.lately(now)
     return ForwardStatus(
         upstreams=tuple(resolver_status(resolver, now) for resolver in resolvers),
         left_out=resolvers.refused,
         problem=resolvers.problem(now),
         failing=failures.failing(now),
         answered_s=None if good_at == -inf else round(now - good_at, 1),
+        failed_names=failed_names,
+        failed_last=failed_last,
         errands=errands,
         waiters=waiters,
         entries=len(outside),

@@ -231,12 +231,22 @@ class OpenFiles(_Facts, frozen=True):
     serves: bool = True
 
 
+class Refused(_Facts, frozen=True):
+    """How many clients are not in server.allow; the last of them, and how long ago it asked."""
+
+    clients: int
+    last: str
+    ago_s: float
+
+
 class Bridge(_Facts, frozen=True):
     """The running bridge; ``error`` says why its control socket did not answer, ``denied`` that it may well run.
 
-    ``ends``: children that failed lately, and why. ``silent``: it runs and does not answer; ``foreign``: it is of another
+    ``ends``: children that failed lately, and why. ``failed`` are parts that do not answer, ``passing`` those of them that are
+    being set up or replaced. ``silent``: it runs and does not answer; ``foreign``: it is of another
     release than this command. ``address_space``: how many bytes a process may map, 0 without a limit.
-    ``failing``: what each upstream said to all that was asked lately; ``hindered``: what this host does not let a part do.
+    ``failing``: what each upstream said to all that was asked lately; ``failed_last``: how many names fail while others do
+    not, and the newest; ``hindered``: what this host does not let a part do.
     ``reload_s``: how long ago a configuration was refused. ``web_phase`` is how far the web part is, "" without one;
     ``web_fault`` why it is not even started.
     """
@@ -252,11 +262,14 @@ class Bridge(_Facts, frozen=True):
     ends: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    passing: tuple[str, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
     upstreams: tuple[UpstreamState, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
     failing: dict[str, str] = {}
+    failed_last: str = ""
     hindered: tuple[tuple[str, str], ...] = ()
+    refused: Refused | None = None
     files: tuple[OpenFiles, ...] = ()
     catalogues: tuple[Listed, ...] = ()
     brake_s: float | None = None

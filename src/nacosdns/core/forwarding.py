@@ -168,7 +168,7 @@ class Forwarding:
         attempt = self._tries.get(token)
         if attempt is not None:
             self._drop_try(token, attempt)
-            attempt.errand.tell(attempt.resolver.address, f"could not be asked from here: {reason}")
+            attempt.errand.not_asked(attempt.resolver.address, reason)
             self._spent(attempt, now)
 
     def tick(self, now: float) -> None:

@@ -192,12 +192,13 @@ class Pipeline:
 
     def decide(self, query: Query, now: float, wall: float) -> Outcome:
         """What to do with a query. ``why`` then says how it was decided, for `ask`."""
-        self.why = []
-        self.service = None
+        self.why, self.service = [], None
         self._prepared.now = now
         if query.edns is not None and query.edns.version != 0:
             return self._say.plain(query, Answer(rcode=Rcode.BADVERS, authoritative=False))
         if not self.admits(query.client):
+            if query.name != CANARY:
+                self._allowed.refused(query.client)
             self.why.append("the client is not in server.allow")
             return self._say.refusal(query)
         page = self._prepared.page(query.name, query.type)
@@ -235,8 +236,7 @@ class Pipeline:
 
     def explain(self, query: Query, now: float, wall: float) -> None:
         """Decides from the name on, past the pages, so that ``why`` and ``service`` say how the answer comes about."""
-        self.why = []
-        self.service = None
+        self.why, self.service = [], None
         if query.klass == 1 and query.name != CANARY:
             self._by_name(query, self._resolve(query), now, wall)
 
