@@ -8,6 +8,7 @@ it has a slot to itself.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import socket
@@ -40,7 +41,7 @@ _ANSWERED = range(metrics.QUERIES.first, metrics.QUERIES.first + len(metrics.QUE
 
 @dataclass
 class _Heir:
-    """Who takes a slot when the one in it has ended. ``then`` is called when it is set up, or will not be."""
+    """Who takes a slot when the one in it has ended. ``then`` is called when it is set up."""
 
     process: Process
     setup: frames.ChildSetup
@@ -66,7 +67,7 @@ class _Heir:
 class Children:
     """``modules`` are the programs by role; ``received`` and ``exited`` are told the slot, and the frame or exit status.
 
-    ``exited`` is told before the process is forgotten.
+    ``exited`` is told before the process is forgotten; ``kept``: that a process goes on which was to be replaced.
     """
 
     def __init__(
@@ -74,9 +75,11 @@ class Children:
         watch_: Watch,
         births: Births,
         modules: Mapping[str, str],
+        clock: Clock,
         *,
         received: Callable[[int, frames.ChannelFrame], None],
         exited: Callable[[int, int], None],
+        kept: Callable[[], None],
     ) -> None:
         self.births = births
         self.modules = modules
@@ -84,6 +87,8 @@ class Children:
         self._watch = watch_
         self._received = received
         self._exited = exited
+        self._kept = kept
+        self._clock = clock
         self._processes: dict[int, Process] = {}
         self._heirs: dict[int, _Heir] = {}
         self._told: dict[int, Config] = {}
@@ -177,9 +182,7 @@ class Children:
         def exited(status: int) -> None:
             heir = self._heirs.get(slot)
             if heir and heir.process is process:
-                self._log.warning("child.exited", child=setup.role, slot=slot, pid=process.pid, status=status)
-                self.drop_heir(slot)
-                heir.then()
+                self._heir_ended(slot, heir, status)
             elif self._processes.get(slot) is process:
                 self._gone(slot, status)
 
@@ -195,10 +198,8 @@ class Children:
 
     # --- two in a slot
 
-    def replace(
-        self, slot: int, make: Callable[[int], tuple[frames.ChildSetup, list[int]]], then: Callable[[], None]
-    ) -> None:
-        """Starts the next one of a slot beside the one in it; ``then`` is called when it is set up, or will not be.
+    def replace(self, slot: int, make: Callable[[int], tuple[frames.ChildSetup, list[int]]], deadline_s: float) -> None:
+        """Starts the next one of a slot beside the one in it, which is told to finish when the next one is set up.
 
         ``make`` is ``setup`` for a slot. For a moment both write the page, in which each adds what it counted.
         """
@@ -206,12 +207,27 @@ class Children:
             setup, inherited = make(slot)
             process = self._birth(slot, setup, inherited)
         except OSError as error:
-            self._log.error("child.not_started", role=self._watch.wards[slot].role, slot=slot, reason=str(error))
-            then()
+            self.not_started(slot, error)
+            self._keep(slot)
             return
         limit = asyncio.get_running_loop().call_later(watch.START_DEADLINE_S, process.kill)
+        then = functools.partial(self.drain, slot, deadline_s)
         self._heirs[slot] = _Heir(process, setup, self.births.owner, then, limit)
         self._log.info("child.started", child=setup.role, slot=slot, pid=process.pid)
+
+    def _heir_ended(self, slot: int, heir: _Heir, status: int) -> None:
+        words = [frame.reason for frame in heir.said if isinstance(frame, frames.Failed)]
+        reason = self._reasons[slot] = _reason(status, words[-1] if words else "")
+        self._log.warning(
+            "child.exited", child=heir.setup.role, slot=slot, pid=heir.process.pid, status=status, reason=reason
+        )
+        self.drop_heir(slot)
+        if not heir.is_ready:  # else the one before it was told to finish already
+            self._keep(slot)
+
+    def _keep(self, slot: int) -> None:
+        self._watch.kept(slot, self._clock.now())
+        self._kept()
 
     def waits_for_heir(self, slot: int) -> bool:
         """Whether the next one of a slot is on its way and not set up yet."""
@@ -285,10 +301,10 @@ class Children:
         """Sends a frame; whether there is somebody to send it to."""
         return slot in self._processes and self._processes[slot].tell(frame)
 
-    def drain(self, slot: int, deadline_s: float, clock: Clock) -> None:
+    def drain(self, slot: int, deadline_s: float) -> None:
         """Tells a child to finish and exit; its time for that begins now."""
         if slot in self._watch.wards:
-            self._watch.drained(slot, clock.now())
+            self._watch.drained(slot, self._clock.now())
             self.tell(slot, frames.Drain(deadline_s))
 
     def configure(self, slot: int, config: Config, password: str) -> None:
@@ -314,14 +330,7 @@ class Children:
 
     def end_of(self, slot: int, status: int) -> dict[str, str | int]:
         """Which child, and how it ended, for a log line: our word or its own, or what the status says."""
-        word = self._words.pop(slot, "")
-        if status < 0:
-            word = word or f"ended by {_signal_name(-status)}"
-        elif status > 0:
-            word = word or f"exit status {status} without a word: see the lines before child.exited in the log"
-        else:
-            word = ""
-        self._reasons[slot] = word
+        word = self._reasons[slot] = _reason(status, self._words.pop(slot, ""))
         return {**self.who(slot), "status": status} | ({"reason": word} if word else {})
 
     def ages_s(self, now_ns: int) -> dict[int, float]:
@@ -423,6 +432,15 @@ class Children:
         )
         self._processes[slot] = process
         process.resume(held.unread, held.unsent)
+
+
+def _reason(status: int, word: str) -> str:
+    """Of what a process ended: our word or its own, or what the status says; "" when it ended well."""
+    if status == 0:
+        return ""
+    if status < 0:
+        return word or f"ended by {_signal_name(-status)}"
+    return word or f"exit status {status} without a word: see the lines before child.exited in the log"
 
 
 def _signal_name(number: int) -> str:

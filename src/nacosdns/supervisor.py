@@ -96,7 +96,9 @@ class Supervisor:
         self.watch = Watch(config.server.fronts, self.clock.now(), web=bool(config.web.listen))
         self._user = rights.find_user(config.server.user)
         births = Births(rights.owner(self._user), page.memory_file)
-        self.children = Children(self.watch, births, modules, received=self._heard, exited=self._exited)
+        self.children = Children(
+            self.watch, births, modules, self.clock, received=self._heard, exited=self._exited, kept=self.wake
+        )
         self._premises = Premises(config.cache.dir, config.server.control_group, self._user)
         self._surroundings = Surroundings(self.listeners)
         self._cover = Cover(lambda count: self._count(metrics.COVERED.index(), count))
@@ -343,9 +345,9 @@ class Supervisor:
         """Ends a child in order; a web only when the next one is set up, so that nobody who asks waits for its start."""
         ward = self.watch.wards[slot]
         if ward.role == "web" and not ward.surplus and self._surroundings.can_have_two_webs(self.config):
-            self.children.replace(slot, self._setup, lambda: self.children.drain(slot, deadline_s, self.clock))
+            self.children.replace(slot, self._setup, deadline_s)
         else:
-            self.children.drain(slot, deadline_s, self.clock)
+            self.children.drain(slot, deadline_s)
 
     def _heard(self, slot: int, frame: frames.ChannelFrame) -> None:
         match frame:

@@ -244,15 +244,18 @@ def test_a_web_that_is_not_wanted_any_more_leaves_nobody_behind(bridge):
         pass
 
 
-def test_a_next_web_that_does_not_start_ends_the_one_before_it_as_it_always_did(bridge):
+def test_a_next_web_that_does_not_start_leaves_the_one_before_it_and_is_tried_ever_more_seldom(bridge):
     running = bridge(modules=WEB | {"web": "fakes.web_refusing"}).up()
     old = web_pid(running)
     running.write("fronts = 2")
     running.signal(signal.SIGHUP)
-    running.wait_for("child.exited", "child=web", "status=3")
-    running.wait_for("child.exited", f"pid={old}", "status=0")
+    running.wait_for("child.exited", "child=web", "status=3", times=4)
+    (web,) = [child for child in children(running) if child["role"] == "web"]
 
-    until(lambda: web_pid(running) not in {0, old}, what="another attempt")
+    assert (web["pid"], web["phase"]) in {(old, "ready"), (old, "draining")}
+    assert web["failures"] >= 4
+    assert web["reason"].startswith("exit status 3")
+    assert not running.said("child.exited", f"pid={old}")
 
 
 def test_what_asks_while_no_web_is_there_waits_for_the_next_one(bridge):

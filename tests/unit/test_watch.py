@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from nacosdns.core.watch import (
     DELAY_MAX_S,
+    DRAIN_S,
     JUDGE_S,
     KEEPER_SLOT,
+    LONG_LIFE_S,
     WEB_SLOT,
     Activate,
     Cover,
@@ -157,6 +159,22 @@ def test_what_waits_after_failures_is_tried_at_once_when_it_is_renewed():
     assert Spawn(WEB_SLOT) in play.plan()
 
 
+def test_who_failed_and_lives_long_fails_no_more():
+    play = Play().up()
+    for _ in range(3):
+        play.exit(WEB_SLOT)
+        play.after(1.0)
+    play.ready(WEB_SLOT)
+    failures = []
+    for _ in range(2):
+        play.now += LONG_LIFE_S / 2
+        play.watch.judge(play.now - JUDGE_S, {})
+        play.watch.judge(play.now, {})
+        failures.append(play.watch.wards[WEB_SLOT].failures)
+
+    assert failures == [3, 0]
+
+
 def test_a_long_life_is_forgiven():
     play = Play().up()
     for _ in range(5):
@@ -236,6 +254,47 @@ def test_a_front_that_drains_and_does_not_end_is_killed():
     play.now += JUDGE_S
 
     assert play.watch.judge(play.now, {}) == [Kill(4, "did not end")]
+
+
+def test_what_cannot_be_replaced_goes_on_and_the_next_try_waits_ever_longer():
+    play = Play().up()
+    play.watch.renew("web")
+    waits = []
+    for _ in range(5):
+        assert play.plan() == [Drain(WEB_SLOT, DRAIN_S)]
+        play.watch.kept(WEB_SLOT, play.now)
+        due_at = play.watch.due_at()
+        waits.append(round(due_at - play.now, 3))
+        play.now = due_at
+
+    assert waits == [0, 0.1, 0.2, 0.4, 0.8]
+    assert play.watch.wards[WEB_SLOT].phase is Phase.READY
+
+
+def test_what_could_not_be_replaced_is_tried_at_once_when_it_is_renewed_again():
+    play = Play().up()
+    play.watch.renew("web")
+    for _ in range(3):
+        play.plan()
+        play.watch.kept(WEB_SLOT, play.now)
+        play.now = play.watch.due_at()
+    play.plan()
+    play.watch.kept(WEB_SLOT, play.now)
+    waits = play.plan()
+    play.watch.renew("web")
+
+    assert waits == []
+    assert play.plan() == [Drain(WEB_SLOT, DRAIN_S)]
+
+
+def test_a_process_that_is_gone_already_is_not_kept():
+    play = Play().up()
+    play.watch.renew("web")
+    play.plan()
+    play.watch.exited(WEB_SLOT, play.now)
+    play.watch.kept(WEB_SLOT, play.now)
+
+    assert Spawn(WEB_SLOT) in play.plan()
 
 
 def test_keeper_and_web_are_renewed_by_a_drain_and_start_again_at_once():

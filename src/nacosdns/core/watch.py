@@ -158,7 +158,7 @@ class Watch:
         """
         self._generations[role] += 1
         for ward in self._of(role):
-            if ward.phase is Phase.DOWN and ward.failures:
+            if ward.phase in {Phase.DOWN, Phase.READY} and ward.failures:
                 ward.failures = 0
                 ward.due_at = ward.since
 
@@ -176,6 +176,14 @@ class Watch:
         ward.reads = ()
         ward.since = now
 
+    def kept(self, slot: int, now: float) -> None:
+        """The next process of this slot did not come up: the one in it, which was to finish, goes on, and the next try waits."""
+        ward = self.wards.get(slot)
+        if ward and ward.phase is Phase.DRAINING:
+            ward.phase = Phase.READY
+            ward.since = now
+            self._failed(ward, now)
+
     def ready(self, slot: int) -> None:
         """The process says that it is set up."""
         ward = self.wards[slot]
@@ -189,14 +197,20 @@ class Watch:
         asked = in_order or ward.phase is Phase.DRAINING
         if now - ward.since >= LONG_LIFE_S:
             ward.failures = 0
-        ward.due_at = now if asked else now + ward.delay_s
-        ward.failures += 0 if asked else 1
+        ward.due_at = now
+        if not asked:
+            self._failed(ward, now)
         ward.phase = Phase.DOWN
         ward.reads = ()
         if ward.role == "front":
             self._grace_until = now
         self._first_front(ward)
         self._forget(ward)
+
+    @staticmethod
+    def _failed(ward: Ward, now: float) -> None:
+        ward.due_at = now + ward.delay_s
+        ward.failures += 1
 
     def _first_front(self, ward: Ward) -> None:
         """The first front is up, or will not come: what left the machine to it may start too."""
@@ -215,6 +229,9 @@ class Watch:
         self._judged_at = now
         if late:
             return []
+        for ward in self.wards.values():
+            if ward.phase is Phase.READY and now - ward.since >= LONG_LIFE_S:
+                ward.failures = 0
         faults = ((ward, self._fault(ward, now, ages_s.get(ward.slot, 0.0))) for ward in self.wards.values())
         return [Kill(ward.slot, fault) for ward, fault in faults if fault]
 
@@ -240,8 +257,8 @@ class Watch:
 
     def due_at(self) -> float | None:
         """When ``plan`` must be asked again, if nothing happens before."""
-        down = [ward for ward in self.wards.values() if ward.phase is Phase.DOWN and not self.stopping]
-        times = [ward.due_at for ward in down]
+        waiting = [ward for ward in self.wards.values() if ward.phase is Phase.DOWN or self._is_kept(ward)]
+        times = [] if self.stopping else [ward.due_at for ward in waiting]
         if self._unread() and not self.covered:
             times.append(self._grace_until)
         return min(times, default=None)
@@ -296,7 +313,7 @@ class Watch:
         """One step of replacing what is of an old generation or one too many."""
         others = (*self._of("keeper"), *self._of("web"))
         actions: list[Action] = [
-            self._drain(ward, now) for ward in others if ward.phase is Phase.READY and self._is_old(ward)
+            self._drain(ward, now) for ward in others if self._is_kept(ward) and ward.due_at <= now
         ]
         fronts = self._of("front")
         if any(ward.phase is not Phase.READY for ward in fronts):
@@ -318,6 +335,10 @@ class Watch:
 
     def _is_old(self, ward: Ward) -> bool:
         return ward.surplus or ward.generation < self._generations[ward.role]
+
+    def _is_kept(self, ward: Ward) -> bool:
+        """Whether a keeper or web goes on until the next one can be tried."""
+        return ward.role != "front" and ward.phase is Phase.READY and self._is_old(ward)
 
     def _forget(self, ward: Ward) -> None:
         """Drops a slot that has no process and is not needed; a new front takes it while an old one has to be replaced."""
