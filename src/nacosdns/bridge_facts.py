@@ -13,7 +13,7 @@ from nacosdns.core.resolvers import Health
 from nacosdns.core.watch import Phase
 from nacosdns.edge import admin, hostfacts, sockets
 from nacosdns.errors import ControlError, ControlForeign, ControlSilent
-from nacosdns.problems import failed_last, failing
+from nacosdns.problems import failed_last, failing, found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 STATUS_S = SERVICES_S = 2.0
 FUTURE_S = 60.0
 """A time that lies so far ahead is none of this clock."""
+_FLAPS = "UPSTREAM FLAPS: "
 _CHANGING = {Phase.STARTING.value, Phase.DRAINING.value}
 _WORSE = {health.value: place for place, health in enumerate(Health)}
 """From good to bad, as core/resolvers.py has them."""
@@ -48,20 +49,20 @@ def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the contr
     own, keeper, fronts = status.get("supervisor") or {}, status.get("keeper") or {}, status.get("fronts") or {}
     parts = {"the keeper": keeper, **{f"front {slot}": part for slot, part in fronts.items()}}
     silent = {name: f"{name}: {part['error']}" for name, part in parts.items() if "error" in part}
-    changing = {_name(child) for child in own.get("children") or () if child.get("phase") in _CHANGING}
+    children = own.get("children") or ()
+    changing = {_name(child) for child in children if child.get("phase") in _CHANGING}
+    stopped = {_name(child): child["pid"] for child in children if child.get("stopped")}
+    silent = {name: words for name, words in silent.items() if name not in stopped}
     store = keeper.get("store") or {}
     pid = own.get("pid", 0)
     wanted = sockets.RECEIVE_BUFFER_BYTES
     return Bridge(
         pid=pid,
-        children=tuple(child["pid"] for child in own.get("children") or ()),
+        children=tuple(child["pid"] for child in children),
         canary_age_s=own.get("canary_age_s"),
         covered=bool(own.get("covered")),
-        ends=tuple(
-            f"{_name(child)} ({child['failures']} times): {child['reason']}"
-            for child in own.get("children") or ()
-            if child.get("failures") and child.get("reason")
-        ),
+        ends=tuple(_ends(children, least=1 if own.get("covered") else 2)),
+        stopped=tuple(stopped.items()),
         missing=tuple(own.get("missing") or ()),
         failed=tuple(words for name, words in silent.items() if name not in changing),
         passing=tuple(words for name, words in silent.items() if name in changing),
@@ -77,13 +78,23 @@ def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the contr
         buffer_bytes=own.get("receive_buffer_bytes") or hostfacts.buffer_bytes(tree, pid, wanted),
         failing=dict(failing(fronts.values())),
         failed_last=failed_last(fronts.values()),
+        flaps=tuple(line.removeprefix(_FLAPS) for line in found({"fronts": fronts}) if line.startswith(_FLAPS)),
         hindered=tuple((f"front {slot}", part["hindered"]) for slot, part in fronts.items() if part.get("hindered")),
         refused=_refused_client(fronts.values()),
         files=tuple(_files(own, tree)),
         address_space=hostfacts.address_space_max(tree, pid),
         **_refused(own),
-        web_phase=next((child["phase"] for child in own.get("children") or () if child.get("role") == "web"), ""),
+        web_phase=next((child["phase"] for child in children if child.get("role") == "web"), ""),
     )
+
+
+def _ends(children: Iterable[Any], least: int) -> Iterator[str]:
+    """Those that failed so often in a row, and why: one end alone is over by now, unless nobody is left."""
+    for child in children:
+        failures = child.get("failures") or 0
+        if failures >= least and child.get("reason"):
+            often = f", {failures} times in a row" if failures > 1 else ""
+            yield f"{_name(child)}{often}: {child['reason']}"
 
 
 def _files(own: Any, tree: Tree) -> Iterator[OpenFiles]:  # noqa: ANN401  # as the control socket gives it

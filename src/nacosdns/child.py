@@ -8,8 +8,10 @@ oldest generation in a front.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -220,13 +222,40 @@ async def _read_frame(reader: asyncio.StreamReader) -> frames.ChannelFrame | Non
 
 def read_setup(fd: int) -> frames.ChildSetup:
     """The setup that the supervisor left in this descriptor, which is closed."""
-    content = os.pread(fd, os.fstat(fd).st_size, 0)
+    setup = _setup_in(fd)
     os.close(fd)
-    return msgspec.msgpack.decode(content, type=frames.ChildSetup)
+    return setup
+
+
+def _setup_in(fd: int) -> frames.ChildSetup:
+    return msgspec.msgpack.decode(os.pread(fd, os.fstat(fd).st_size, 0), type=frames.ChildSetup)
+
+
+def enter() -> NoReturn:
+    """The door of ``python -m nacosdns.child MODULE FD``: what keeps MODULE from its life in ``main`` is its last word."""
+    module = sys.argv.pop(1)
+    setup = _setup_in(int(sys.argv[1]))
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception as error:  # noqa: BLE001  # whatever its import meets; main() ends the process by itself
+        _fail_to_start(setup, error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+    sys.exit(1)  # a module without a life
+
+
+def _fail_to_start(setup: frames.ChildSetup, error: Exception) -> None:
+    """Tells the log and the supervisor; there is no child yet to do it."""
+    reason = in_a_sentence(error)
+    logs.configure(configuration.decode(setup.config).log.level, role=setup.role, slot=setup.slot)
+    logs.log().error("child.failed", reason=reason)
+    with socket.socket(fileno=setup.channel_fd) as channel, contextlib.suppress(OSError):
+        channel.sendall(frames.framed(frames.Failed(reason)))
 
 
 def main(make: Callable[[Child], Conductor]) -> None:
-    """The whole life of a child process: ``python -m MODULE FD``. Never returns; exits 0 after a drain, 1 on a fault."""
+    """The whole life of a child process: ``python -m MODULE FD``. Never returns; exits 0 after a drain, 1 on a fault.
+
+    ``enter`` stands before it, but for a supervisor of an older release.
+    """
     setup = read_setup(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor tells us what to do
     for number in (signal.SIGHUP, signal.SIGUSR2):
@@ -258,8 +287,10 @@ def _root(error: BaseException) -> BaseException:
 
 
 def in_a_sentence(error: BaseException) -> str:
-    """What it is, and the line of ours that it came from."""
+    """What it is, and the line of ours that it came from; an error of ours says all by itself."""
     root = _root(error)
+    if isinstance(root, NacosdnsError) and str(root):
+        return printable(str(root))[:REASON_CHARS_MAX]
     ours = [frame for frame in traceback.extract_tb(root.__traceback__) if _PACKAGE in frame.filename]
     where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
     return f"{type(root).__name__}: {printable(str(root))[:REASON_CHARS_MAX]}{where}"
@@ -281,3 +312,7 @@ def _loop_factory(role: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    enter()

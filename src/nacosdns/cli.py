@@ -38,9 +38,10 @@ EXIT_USAGE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the exit code."""
-    arguments = parser().parse_args(argv)
-    command: Command = arguments.command
+    arguments = argparse.Namespace(json=False)
     try:
+        arguments = parser().parse_args(argv)
+        command: Command = arguments.command
         return command(arguments)
     except (ConfigError, StartError, UsageError) as error:
         commands.complain(error, as_json=arguments.json)
@@ -57,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("-c", dest="config", metavar="FILE", help=f"configuration (default {DEFAULT_PATH})")
     common.add_argument("--json", action="store_true", help="answer as JSON")
-    root = argparse.ArgumentParser(prog="nacosdns", description="A bridge from Nacos to DNS.")
+    root = _Parser(prog="nacosdns", description="A bridge from Nacos to DNS.")
     root.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     verbs = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -95,10 +96,17 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
-def _group(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str) -> object:
+def _group(verbs: argparse._SubParsersAction[_Parser], name: str, text: str) -> object:
     """A verb that has verbs below it."""
     group = verbs.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
     return group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says its help as every answer is said."""
+
+    def print_help(self, file: object = None) -> None:  # argparse never names another
+        commands.say(self.format_help().removesuffix("\n"))
 
 
 class _Version(argparse.Action):
@@ -107,7 +115,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_others: object) -> None:
         from importlib.metadata import version  # noqa: PLC0415  # every start would pay for it
 
-        sys.stdout.write(f"nacosdns {version('nacosdns')}\n")
+        commands.say(f"nacosdns {version('nacosdns')}")
         parser.exit()
 
 

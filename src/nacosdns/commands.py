@@ -8,10 +8,13 @@ use and configuration are raised.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import signal
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,15 +23,24 @@ import msgspec
 from nacosdns import config as configuration
 from nacosdns import problems, report
 from nacosdns.config import Cache
-from nacosdns.config_load import DEFAULT_PATH, Source, cache_dir_alone, load, load_static, read_password
+from nacosdns.config_load import (
+    DEFAULT_PATH,
+    Source,
+    cache_dir_alone,
+    is_there,
+    load,
+    load_static,
+    located,
+    read_password,
+)
 from nacosdns.core.printable import printable
 from nacosdns.edge import admin, logs, rights, standing
-from nacosdns.errors import ConfigError, ControlError, StartError
-from nacosdns.premises import CONTROL_SOCKET
+from nacosdns.errors import ConfigError, ControlError, OutputError, StartError
+from nacosdns.premises import CONTROL_SOCKET, LINK_SOCKET, whose_children
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nacosdns.config import Config
 
@@ -44,7 +56,7 @@ def configured(arguments: Namespace) -> Config:
 
 def _path(arguments: Namespace) -> str | None:
     path: str | None = arguments.config
-    return path or (DEFAULT_PATH if Path(DEFAULT_PATH).exists() else None)
+    return path or (DEFAULT_PATH if is_there(DEFAULT_PATH) else None)
 
 
 def run(arguments: Namespace) -> int:
@@ -79,7 +91,7 @@ def ask(arguments: Namespace) -> int:
 def services(arguments: Namespace) -> int:
     """`nacosdns services`: what is known; with ``--all`` what Nacos lists beside it."""
     path = running(arguments)
-    pages = _asked(path, lambda: list(admin.pages(path, "services", {"listed": arguments.all})))
+    pages = _asked(arguments, path, lambda: list(admin.pages(path, "services", {"listed": arguments.all})))
     rows = [row for page in pages for row in page["rows"]]
     rows.sort(key=lambda row: (row["registry"], row["namespace"], row["group"], row["service"]))
     _show(arguments, rows, report.services)
@@ -87,20 +99,44 @@ def services(arguments: Namespace) -> int:
 
 
 def status(arguments: Namespace) -> int:
-    """`nacosdns status`: how every part is; 1 when a part is missing (web too) or a socket has no front."""
+    """`nacosdns status`: how every part is; 1 unless all of them are there and answer."""
     answer = _call(arguments, "status")
     answer["problems"] = problems.found(answer)
     _show(arguments, answer, report.status)
-    parts = [answer.get("keeper"), *(answer.get("fronts") or {}).values()]
-    failed = any(not isinstance(part, dict) or "error" in part for part in parts)
+    return 0 if is_whole(answer) else 1
+
+
+def is_whole(answer: Mapping[str, Any]) -> bool:
+    """Whether every part is there and answers, every socket has a front and, where we listen, our test query was answered.
+
+    A bridge that starts is whole before its standby and web are there, without whom it answers.
+    """
     own = answer["supervisor"]
-    return 1 if failed or own["covered"] or own.get("web") else 0
+    parts = [answer.get("keeper"), *(answer.get("fronts") or {}).values()]
+    if own["covered"] or own.get("web") or any(not isinstance(part, dict) or "error" in part for part in parts):
+        return False
+    fresh = own["up_s"] < problems.FRESH_S
+    children = own["children"]
+    if any(child["phase"] == "hangs" or (_is_away(child) and not (fresh and _can_wait(child))) for child in children):
+        return False
+    if not set(own["listen"]) - set(own["missing"]):
+        return True
+    reads = any(child["sockets"] and not _is_away(child) for child in children)
+    return reads and (fresh or own["canary_age_s"] is not None)
+
+
+def _is_away(child: Mapping[str, Any]) -> bool:
+    return child["phase"] in {"down", "starting"}
+
+
+def _can_wait(child: Mapping[str, Any]) -> bool:
+    return child["role"] != "keeper" and not child["sockets"] and not child["failures"]
 
 
 def upgrade(arguments: Namespace) -> int:
     """`nacosdns upgrade`: the installed code takes the place of the running one; 1 when it did not, and why."""
     path = running(arguments)
-    began: Any = _call(arguments, "upgrade")
+    began: Any = _asked(arguments, path, lambda: admin.call(path, "upgrade", {}))
     ends = time.monotonic() + UPGRADE_DEADLINE_S
     last = began
     while last["state"] not in {"done", "failed"}:
@@ -146,8 +182,7 @@ def cache_accept(arguments: Namespace) -> int:
 def check(arguments: Namespace) -> int:
     """`nacosdns check`: whether the configuration can be used, with everything that it names."""
     config = configured(arguments)
-    read_password(config)
-    watched = load_static(config.static_file) if config.static_file else ()
+    watched = _found_on_this_host(config, _path(arguments))
     from nacosdns.doctoring import loops  # noqa: PLC0415  # no other command here needs it
     from nacosdns.plugins import load_balancers  # noqa: PLC0415  # it runs code of other packages
 
@@ -166,6 +201,24 @@ def check(arguments: Namespace) -> int:
     }
     _show(arguments, answer, lambda facts: "good\n" + report.facts(facts))
     return 0
+
+
+def _found_on_this_host(config: Config, path: str | None) -> tuple[configuration.Static, ...]:
+    """The static services of ``static_file``. ConfigError for what the configuration names and this host lacks.
+
+    The user is looked for as `run` does: only root changes it.
+    """
+    key = "server.user"
+    try:
+        read_password(config)
+        whose_children(config)
+        key = "server.control_group"
+        rights.group_id(config.server.control_group)
+    except StartError as error:
+        raise located(ConfigError(str(error), key=key), path) from error
+    except ConfigError as error:
+        raise located(error, path) from error
+    return load_static(config.static_file) if config.static_file else ()
 
 
 def plugins(arguments: Namespace) -> int:
@@ -212,54 +265,125 @@ def running(arguments: Namespace) -> Path:
     ConfigError for a bad file when no bridge is found.
     """
     try:
-        return control_socket(configured(arguments))
+        path = control_socket(configured(arguments))
     except ConfigError as error:
-        places = dict.fromkeys((cache_dir_alone(_path(arguments), os.environ), Cache().dir))
-        found = next((path for place in places for path in _control_sockets(place) if admin.is_alive(path)), None)
+        found = _running_all_the_same(arguments)
         if found is None:
             raise
-        sys.stderr.write(f"nacosdns: {error}\nnacosdns: the bridge at {found.parent} runs on what was read before\n")
+        remedy = "" if isinstance(error.__cause__, OSError) else error.remedy  # no other file is wanted
+        _say_asked(found, str(ConfigError(error.what, file=error.file, line=error.line, key=error.key, remedy=remedy)))
         return found
+    if other := _without_its_file(arguments, path):
+        _say_asked(other, f"{DEFAULT_PATH} is not there")
+    return other or path
+
+
+def _running_all_the_same(arguments: Namespace) -> Path | None:
+    """Where a bridge listens whose configuration we cannot use; None when none is found.
+
+    At the usual place one of another file may listen, which is not meant.
+    """
+    named = cache_dir_alone(_path(arguments), os.environ)
+    if named != Cache().dir and (found := _alive(named)):
+        return found
+    file, usual = _file(arguments), _alive(Cache().dir)
+    return _started_with(file) or (usual if usual and _file_of(admin.listener(usual)) in {"", file} else None)
+
+
+def _without_its_file(arguments: Namespace, path: Path) -> Path | None:
+    """Where the bridge listens that was started with the usual file, when that is gone and none listens at ``path``."""
+    return None if _path(arguments) or admin.is_alive(path) else _started_with(_file(arguments))
+
+
+def _alive(directory: str) -> Path | None:
+    return next(filter(admin.is_alive, _control_sockets(directory)), None)
+
+
+def _say_asked(found: Path, why: str) -> None:
+    _warn(f"{why}; the bridge at {found.parent}, which runs on what was read before, is asked")
+
+
+def _file(arguments: Namespace) -> str:
+    """The file that is meant, whether it is there or not."""
+    return str(Path(arguments.config or DEFAULT_PATH).resolve())
+
+
+def _started_with(file: str) -> Path | None:
+    """Where the one bridge of this host listens that was started with this file; None for none, or more than one."""
+    everywhere = admin.elsewhere(Path(CONTROL_SOCKET), LINK_SOCKET)
+    found = [path for path in everywhere if _file_of(admin.listener(path)) == file]
+    return found[0] if len(found) == 1 else None
+
+
+def _file_of(pid: int) -> str:
+    """The configuration that a bridge was started with, by its command line; "" when that does not tell."""
+    words, directory = standing.command_line(pid) if pid else ([], "")
+    if "run" not in words:
+        return ""
+    given = words[words.index("run") + 1 :]
+    named = [after if word == "-c" else word[2:] for word, after in pairwise([*given, ""]) if word.startswith("-c")]
+    file = Path(directory, named[-1] if named else DEFAULT_PATH)
+    return str(file.resolve()) if file.is_absolute() else ""
 
 
 def meant(arguments: Namespace) -> Config:
-    """The configuration meant by ``-c``; while the file is bad, the one that the running bridge has."""
-    try:
-        return configured(arguments)
-    except ConfigError:
-        encoded: Any = admin.call(running(arguments), "config", {})
-        return configuration.decode(encoded)
+    """The configuration meant by ``-c``; while the file is bad or gone, the one that the running bridge has."""
+    with contextlib.suppress(ConfigError):
+        config = configured(arguments)
+        if not _without_its_file(arguments, control_socket(config)):
+            return config
+    encoded: Any = admin.call(running(arguments), "config", {})
+    return configuration.decode(encoded)
 
 
 def _call(arguments: Namespace, verb: str, **values: object) -> Any:  # noqa: ANN401  # each verb answers in its own shape
     path = running(arguments)
-    return _asked(path, lambda: admin.call(path, verb, values))
+    return _asked(arguments, path, lambda: admin.call(path, verb, values))
 
 
-def _asked(path: Path, ask: Callable[[], _Answer]) -> _Answer:
+def _asked(arguments: Namespace, path: Path, ask: Callable[[], _Answer]) -> _Answer:
     """What it answers; an error says where else a bridge runs."""
     try:
         return ask()
     except ControlError as error:
-        others = admin.elsewhere(path, "link.sock") if not admin.is_alive(path) else []
+        others = admin.elsewhere(path, LINK_SOCKET) if not admin.is_alive(path) else []
         if not others:
             raise
-        places = ", ".join(str(other.parent) for other in others)
-        theirs = (
-            "one runs on {}, and keeps its cache.dir until it is restarted" if len(others) == 1 else "others run on {}"
-        )
-        raise ControlError(f"{error}; {theirs.format(places)}") from error
+        if moved := _started_with(_file(arguments)):
+            where = f"it runs on {moved.parent}, and keeps its cache.dir until it is restarted"
+        else:
+            places = ", ".join(str(other.parent) for other in others)
+            where = f"another nacosdns runs on {places}" if len(others) == 1 else f"others run on {places}"
+        raise ControlError(f"{error}; {where}") from error
 
 
 def _show(arguments: Namespace, answer: Any, spell: Callable[[Any], str]) -> None:  # noqa: ANN401  # likewise
-    sys.stdout.write((msgspec.json.encode(answer).decode() if arguments.json else spell(printable(answer))) + "\n")
+    say(msgspec.json.encode(answer).decode() if arguments.json else spell(printable(answer)))
+
+
+def say(text: str) -> None:
+    """An answer on standard output. OutputError when it does not take it."""
+    try:
+        if sys.stdout is None:  # it was closed when we were started
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # noqa: TRY301  # what a write to it says
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = None  # so that nobody tries again at the end
+        raise OutputError(f"standard output does not take the answer ({error.strerror or error})") from error
+
+
+def _warn(line: str) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # full, or closed when we were started
+        sys.stderr.write(f"nacosdns: {printable(line)}\n")
 
 
 def complain(error: Exception, *, as_json: bool) -> None:
     """An error on stderr in one line; with ``--json`` on stdout too, with its parts."""
-    sys.stderr.write(f"nacosdns: {printable(str(error))}\n")
-    if as_json:
+    _warn(str(error))
+    if as_json and not isinstance(error, OutputError):
         parts: dict[str, object] = {"error": str(error)}
         if isinstance(error, ConfigError):
             parts |= {key: getattr(error, key) for key in ("file", "line", "key", "what", "remedy")}
-        sys.stdout.write(msgspec.json.encode(parts).decode() + "\n")
+        with contextlib.suppress(OutputError):
+            say(msgspec.json.encode(parts).decode())

@@ -7,6 +7,7 @@ to do; an unknown key names the nearest known one; a secret is read from its own
 from __future__ import annotations
 
 import re
+import ssl
 import tomllib
 import typing
 from pathlib import Path as FilePath
@@ -19,11 +20,12 @@ from nacosdns.config_check import complaints, static_complaints
 from nacosdns.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from nacosdns.config_check import Complaint, Path
 
 _Section = typing.TypeVar("_Section")
+_Loaded = typing.TypeVar("_Loaded")
 
 DEFAULT_PATH = "/etc/nacosdns/nacosdns.toml"
 ENVIRONMENT_PREFIX = "NACOSDNS_"
@@ -68,6 +70,17 @@ def load(path: str | None, environ: Mapping[str, str]) -> Config:
     return config
 
 
+def is_there(path: str) -> bool:
+    """Whether a file is there, also one that we may not look at: that has to be said when it is read."""
+    try:
+        FilePath(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 class Source:
     """Where a running bridge has its configuration from: ``file`` must be there, named at the start or found once.
 
@@ -84,7 +97,7 @@ class Source:
 
     def read(self) -> Config:
         """The configuration as ``load`` has it. A file that was there and is gone is an error, not the defaults."""
-        file = self.file or (self._usual if FilePath(self._usual).exists() else "")
+        file = self.file or (self._usual if is_there(self._usual) else "")
         config = load(file or None, self._environ)
         self.file = file
         return config
@@ -135,10 +148,52 @@ def read_password(config: Config) -> str:
     return password
 
 
+def check_certificates(config: Config) -> None:
+    """ConfigError when the certificates for Nacos cannot be read with the rights that we have, or are none."""
+    nacos = config.nacos
+    for name in ("ca_file", "cert_file", "key_file"):
+        if path := getattr(nacos, name):
+            _check_readable(path, f"nacos.{name}")
+    if nacos.ca_file:
+        context = _tried(lambda: ssl.create_default_context(cafile=nacos.ca_file), nacos.ca_file, "nacos.ca_file")
+        pair = f"{nacos.cert_file} with {nacos.key_file}"
+        # an empty password is refused by a key that has one: nobody could type it in
+        _tried(lambda: context.load_cert_chain(nacos.cert_file, nacos.key_file, lambda: ""), pair, "nacos.cert_file")
+
+
+def _check_readable(path: str, key: str) -> None:
+    try:
+        with FilePath(path).open("rb"):
+            pass
+    except (OSError, ValueError) as error:
+        remedy = "it has to be there and readable by the user of server.user"
+        raise ConfigError(f"{path} cannot be read ({_reason(error)})", key=key, remedy=remedy) from error
+
+
+def _tried(load: Callable[[], _Loaded], files: str, key: str) -> _Loaded:
+    try:
+        return load()
+    except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
+        reason = getattr(error, "reason", "") or _reason(error)
+        what = f"{files} cannot be loaded ({str(reason).replace('_', ' ').lower()})"
+        remedy = "it takes PEM: ca_file certificates, cert_file one of ours, key_file its key without a password"
+        raise ConfigError(what, key=key, remedy=remedy) from error
+
+
+def located(error: ConfigError, path: str | None) -> ConfigError:
+    """An error that knows only its key, with the file and the line where the key stands, if it does."""
+    line = find_lines(_read(path)).get(tuple(error.key.split(".")), 0) if path and not error.file else 0
+    if not path or not line:
+        return error
+    return ConfigError(error.what, file=path, line=line, key=error.key, remedy=error.remedy)
+
+
 def _read(path: str, *, remedy: str = "name a configuration with -c FILE (config/agent.toml is an example)") -> str:
     try:
         return FilePath(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
+        if isinstance(error, PermissionError):
+            remedy = "run this as root, or let this user read it"
         raise ConfigError(f"cannot be read ({_reason(error)})", file=path, remedy=remedy) from error
 
 

@@ -41,9 +41,10 @@ from nacosdns.edge import (
     nacos_http,
     resolvconf,
     resolvfile,
+    rights,
 )
 from nacosdns.edge.aside import aside
-from nacosdns.errors import ConfigError, HostError, NacosdnsError, RegistryElsewhere, RegistryRefused
+from nacosdns.errors import ConfigError, HostError, NacosdnsError, RegistryElsewhere, RegistryRefused, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -80,6 +81,7 @@ def setting(config: Config, config_path: str = "") -> Setting:
         fronts=config.server.fronts,
         tcp_connections=config.server.tcp_connections,
         config_path=config_path,
+        endpoint=config.nacos.endpoint,
     )
 
 
@@ -114,7 +116,7 @@ async def examine(config: Config, password: str, tree: Tree, control: Path) -> F
         nscd = start(known("nscd", aside(lambda: hostfacts.nscds(tree))))
         jvms = start(known("java", aside(lambda: hostfacts.jvms(tree))))
         system = start(known("system", aside(lambda: _system(tree))))
-        disk = start(known("cache.dir", aside(lambda: hostfacts.disk(tree, config.cache.dir))))
+        disk = start(known("cache.dir", aside(lambda: hostfacts.disk(tree, config.cache.dir, _user(config)))))
         secret = start(known("password", aside(lambda: _secret(tree, config))))
         nacos = start(known("nacos", _nacos(config, password), NACOS_S))
         bridge = start(known("bridge", aside(lambda: bridge_facts.look(tree, control))))
@@ -243,6 +245,15 @@ def _web_holders(tree: Tree, config: Config) -> tuple[Holder, ...]:
         return ()
     _, port = host_port(config.web.listen)
     return tuple(holder for holder in hostfacts.holders(tree, port) if holder.kind == "tcp")
+
+
+def _user(config: Config) -> hostfacts.User | None:
+    """Whom the bridge writes as; None where that is us, or nobody yet."""
+    try:
+        found = rights.find_user(config.server.user)
+    except StartError:
+        return None
+    return hostfacts.User(*found) if found else None
 
 
 def _secret(tree: Tree, config: Config) -> Secret | None:

@@ -16,6 +16,7 @@ NacosdnsError
 ├─ HostError              a file of this host could not be read or written as it must be
 ├─ UpgradeError           the new code does not take the place of the running one
 ├─ LinkError              a frame between our processes that we cannot read
+├─ OutputError            standard output does not take what a command says
 └─ ControlError           the control socket did not answer, or answered no
    ├─ ControlSilent       somebody listens there and says nothing
    └─ ControlForeign      the bridge is of a release that speaks otherwise
@@ -111,6 +112,10 @@ class UpgradeError(NacosdnsError):
 
 class LinkError(NacosdnsError):
     """A frame between our processes that cannot be read: the connection is dropped and made anew."""
+
+
+class OutputError(NacosdnsError):
+    """Standard output does not take what a command says: it is closed, full or broken."""
 
 
 class ControlError(NacosdnsError):

@@ -18,6 +18,7 @@ from nacosdns.core.frames import Asked
 from nacosdns.core.model import Edns, Query, Rcode, RecordType, Source, rcode_text, type_text
 from nacosdns.core.outside import question_key
 from nacosdns.core.pipeline import NEVER_ANSWERED
+from nacosdns.core.resolvers import NOBODY, Health
 from nacosdns.errors import ControlError, UsageError, WireError
 from nacosdns.waiters import CommandWaiter
 
@@ -39,6 +40,7 @@ LOOK_S = 0.005
 HINDERED_S = 10.0
 """What this host did not let us do counts so long, for it is not known when it would."""
 CHANGES_WITHIN_S = 600.0
+_NOT_ASKED = frozenset({Health.DOWN.value, Health.LOOP.value})
 _OFFERED = [kind.name for kind in RecordType if kind not in NEVER_ANSWERED]
 
 
@@ -72,7 +74,7 @@ _SILENT = "the keeper does not answer (see `nacosdns status`)"
 
 
 class FrontControl:
-    """The front's half of `ask`, `cache` and `status`."""
+    """The front's half of `ask`, `cache` and `status`. ``wants_upstreams``: whether any are configured."""
 
     def __init__(self, front: Front, pipeline: Pipeline, book: Book, forwarding: Forwarding, clock: Clock) -> None:
         self._front = front
@@ -84,6 +86,7 @@ class FrontControl:
         self._health: dict[str, str] = {}
         self._changes: dict[str, deque[float]] = {}
         self._hindrance = ""
+        self.wants_upstreams = True
 
     def __repr__(self) -> str:
         return f"<FrontControl of {self._front!r}>"
@@ -155,13 +158,15 @@ class FrontControl:
                 reasons.append(f"Nacos is away{problem} and this name was never known")
             else:
                 reasons.append(f"Nacos told nothing{problem}" if problem else "Nacos did not answer in time")
+        elif rcode == Rcode.NXDOMAIN:
+            reasons += filter(None, [self._front.problems.get(self._pipeline.namespace_of(query))])
         return reasons
 
     def _reasons_outside(self, query: Query, packet: bytes, began: float) -> list[str]:
         """Why there is no answer, or an old one, or one that is not kept."""
         now = self._clock.now()
         if packet[3] & 0x0F == Rcode.SERVFAIL:
-            return [self._forwarding.why(query, now)]
+            return [self._explained(self._forwarding.why(query, now))]
         entry = self._forwarding.outside.get(question_key(query))
         if entry is None or entry.fresh_until > now:
             return []
@@ -171,6 +176,12 @@ class FrontControl:
         bare = denied and not negative_soa(packet)
         why = "a denial without a SOA record is for once (RFC 2308 5)" if bare else "its TTL is 0"
         return [f"an upstream said so just now; it is not kept, for {why}"]
+
+    def _explained(self, why: str) -> str:
+        """Of nobody to ask also whether that is the configuration's wish."""
+        if why != NOBODY:
+            return why
+        return f"{why}: {'no resolv.conf names one' if self.wants_upstreams else 'forward.upstreams is empty'}"
 
     def _problem(self, namespace: str) -> str:
         problem = self._front.problems.get(namespace, "")
@@ -239,11 +250,20 @@ class FrontControl:
             for one in upstreams
             if self._health.get(one.address, "up") != one.health
         ]
-        self._health = present
         now = self._clock.now()
-        for address, _, _ in changed:
-            self._changes.setdefault(address, deque(maxlen=1000)).append(now)
+        for address, health, _ in changed:
+            if (health in _NOT_ASKED) != (self._health.get(address) in _NOT_ASKED):
+                self._changes.setdefault(address, deque(maxlen=1000)).append(now)
+        self._health = present
         return changed
+
+    def changes_of(self, address: str) -> dict[str, object]:
+        """How often an upstream went down or came back lately, and how long ago it did last."""
+        now, changes = self._clock.now(), self._changes.get(address, ())
+        return {
+            "changes_10min": sum(at > now - CHANGES_WITHIN_S for at in changes),
+            "changed_s": round(now - changes[-1], 1) if changes else None,
+        }
 
     def changed_hindrance(self) -> tuple[str, str] | None:
         """What this host does not let us do now and did not at the last call; None while that is the same."""
@@ -253,11 +273,6 @@ class FrontControl:
     def _hindered(self) -> str:
         reason, at = self._front.hindrance
         return reason if self._clock.now() - at < HINDERED_S else ""
-
-    def _changes_of(self, address: str) -> int:
-        """How often the health of an upstream changed lately."""
-        since = self._clock.now() - CHANGES_WITHIN_S
-        return sum(at > since for at in self._changes.get(address, ()))
 
     def _source(self, service: Snapshot | None, query: Query) -> str:
         if service is not None:
@@ -343,8 +358,8 @@ class FrontControl:
                     "latency_ms": one.latency_ms,
                     "last_error": one.last_error,
                     "last_error_s": one.last_error_s,
-                    "changes_10min": self._changes_of(one.address),
                 }
+                | self.changes_of(one.address)
                 for one in forward.upstreams
             ],
             "upstreams_left_out": [{"address": address, "why": why} for address, why in forward.left_out],

@@ -283,6 +283,7 @@ class FrontProcess:
         """The configured upstreams; ``resolv.conf`` stands for the servers of the file that means it here."""
         config = self._child.config
         mine = ours(self._addresses(), resolvconf.local_addresses())
+        self._control.wants_upstreams = bool(config.forward.upstreams)
         wanted: list[str] = []
         for entry in config.forward.upstreams:
             wanted += self._from_resolv_conf(config) if entry == RESOLV_CONF else [entry]

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from nacosdns import doctoring, guarding, locating, report
-from nacosdns.commands import configured, control_socket, meant
+from nacosdns.commands import configured, control_socket, meant, say
 from nacosdns.config_load import Source, read_password
 from nacosdns.core import doctor as core_doctor
 from nacosdns.core import resolvtext
@@ -49,16 +48,18 @@ def doctor(arguments: Namespace) -> int:
     shown = (
         msgspec.json.encode(answer).decode() if arguments.json else report.findings(printable(rows), printable(done))
     )
-    sys.stdout.write(f"{shown}\n")
+    say(shown)
     return 1 if core_doctor.is_wrong(findings) else 0
 
 
 def _meant(arguments: Namespace) -> tuple[Config, str]:
     """What this host is judged by, and why the file is refused when that is what the running bridge has."""
+    refused = ""
     try:
-        return configured(arguments), ""
+        configured(arguments)
     except ConfigError as error:
-        return meant(arguments), str(error)
+        refused = str(error)
+    return meant(arguments), refused
 
 
 def _examine(config: Config, tree: Tree, refused: str) -> Facts:
@@ -102,7 +103,7 @@ def resolvconf_show(arguments: Namespace) -> int:
 
 def _show(arguments: Namespace, answer: dict[str, object]) -> None:
     if arguments.json:
-        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        say(msgspec.json.encode(answer).decode())
         return
     wanted = str(answer.pop("wanted"))
     lines = [
@@ -110,7 +111,7 @@ def _show(arguments: Namespace, answer: dict[str, object]) -> None:
         "wanted",
         *(f"  {printable(line)}".rstrip() for line in wanted.removesuffix("\n").split("\n")),
     ]
-    sys.stdout.write("\n".join(lines) + "\n")
+    say("\n".join(lines))
 
 
 def resolvconf_guard(arguments: Namespace) -> int:
@@ -132,5 +133,5 @@ def resolvconf_restore(arguments: Namespace) -> int:
         done = guard.restore()
     finally:
         guard.close()
-    sys.stdout.write((msgspec.json.encode({"done": done}).decode() if arguments.json else printable(done)) + "\n")
+    say(msgspec.json.encode({"done": done}).decode() if arguments.json else printable(done))
     return 0

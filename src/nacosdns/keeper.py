@@ -301,7 +301,15 @@ class Keeper:
                 self._reachable(namespace)
 
     def _problem(self, namespace: str) -> str:
-        return self.registry.problem(namespace) if self.registry is not None else ""
+        """Of a registry that is well also that it lists nothing: most likely another namespace was meant."""
+        problem = self.registry.problem(namespace) if self.registry is not None else ""
+        return problem or (self._lists_nothing(namespace) if namespace in self.up else "")
+
+    def _lists_nothing(self, namespace: str) -> str:
+        listed = {group: names for (space, group), names in self.catalogue.items() if space == namespace}
+        if not listed or any(listed.values()):
+            return ""
+        return f"Nacos lists no service at all in namespace {namespace} (group {', '.join(listed)})"
 
     def _reachable_frame(self, namespace: str) -> Reachable:
         problem = self._problems[namespace] = self._problem(namespace)

@@ -54,6 +54,7 @@ class KeeperProcess:
         config = self._before = born.config
         self._rng = random.SystemRandom()
         self._file_services: Mapping[ServiceKey, tuple[Instance, ...]] = {}
+        self._file_refused = ""
         self._store = SqliteStore(config.cache.dir, external_entries=config.cache.external_entries, log=born.log)
         self._registry = self._make_registry(config)
         self._names = configuration.names(config)
@@ -104,10 +105,12 @@ class KeeperProcess:
     def _read_static_file(self) -> None:
         """A file that cannot be read changes nothing: what it said before holds."""
         config = self._child.config
+        self._file_refused = ""
         if config.static_file:
             try:
                 sections = config_load.load_static(config.static_file)
             except ConfigError as error:
+                self._file_refused = str(error)
                 self._child.log.error("static_file.refused", reason=str(error))
             else:
                 views = configuration.static_services(config, sections)
@@ -166,7 +169,8 @@ class KeeperProcess:
             case "services":
                 return self._control.page(arguments)
             case "status":
-                return self._control.status() | {"tasks": len(asyncio.all_tasks())}
+                own = {"static_file_refused": self._file_refused, "tasks": len(asyncio.all_tasks())}
+                return self._control.status() | own
             case "cache.accept":
                 return {"accepted": self._keeper.accept()}
             case "cache.flush":

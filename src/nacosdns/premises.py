@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nacosdns.config import DATABASE
+from nacosdns.config_load import check_certificates
 from nacosdns.edge import admin, logs, rights
 from nacosdns.errors import StartError
 
@@ -34,6 +35,18 @@ def check_unmoved(config: Config, cache_dir: str, control_group: str) -> None:
     ):
         if before != after:
             raise StartError(f"{key} cannot change while nacosdns runs; restart it")
+
+
+def whose_children(config: Config) -> User | None:
+    """Whom the children run as. StartError when there is no such user, ConfigError when Nacos cannot be reached as it.
+
+    Only its own rights count for the certificates: the keeper reads them.
+    """
+    user = rights.find_user(config.server.user)
+    if config.nacos.ca_file:
+        with rights.acting_as(user):
+            check_certificates(config)
+    return user
 
 
 class Premises:
@@ -79,15 +92,16 @@ class Premises:
         resources.enter_context(self.control)
 
     def _open_refuge(self, fault: StartError) -> None:
+        refused = []
         for directory in rights.refuges(self._state):
             self._use(directory)
             try:
                 self._make()
             except StartError as error:
-                fault = error
+                refused.append(f"{directory.parent} ({_reason(error)})")
             else:
                 return
-        raise fault
+        raise StartError(f"{fault}; the sockets find no other place: {', '.join(refused)}") from fault
 
     def _make(self) -> None:
         prepare = rights.prepare_refuge if self._is_refuge else rights.prepare_directory
@@ -145,3 +159,8 @@ class Premises:
         self.fault = left.disk_fault
         self.link.adopt(left.link)
         self.control.adopt(left.control)
+
+
+def _reason(error: StartError) -> str:
+    """In a word where the kernel has one: the sentence speaks of cache.dir."""
+    return (isinstance(error.__cause__, OSError) and error.__cause__.strerror) or str(error)

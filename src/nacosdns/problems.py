@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nacosdns.core.errands import FAILING_WITHIN_S
+from nacosdns.core.watch import Phase
 from nacosdns.words import DASH, ago, counted, duration, text
 
 if TYPE_CHECKING:
@@ -18,20 +19,32 @@ FAILED_NAMES_MIN = 10
 """Fewer names that fail within half a minute are their own fault: everybody asks for some that are broken."""
 FLAPS_MIN = 6
 """So many changes of health in ten minutes are no single failure and return."""
+FLAPS_OVER_S = 120.0
+"""An upstream that has not changed for so long is what it is."""
+CANARY_OLD_S = 10.0
+FRESH_S = 10.0
+"""A bridge of this age is not blamed for what starts last: the standby, web, the first test query."""
+_NOT_THERE = frozenset({Phase.DOWN.value, Phase.STARTING.value})
 
 
 def found(answer: Mapping[str, Any]) -> list[str]:
     """What stands at the head of `nacosdns status`, also with ``--json``: what is not as it should be, in sentences."""
-    own = answer.get("supervisor") or {}
+    own, keeper = answer.get("supervisor") or {}, answer.get("keeper") or {}
     lines = []
     if own.get("missing"):
         lines.append(f"waiting for {text(own['missing'])}")
     if own.get("covered"):
         lines.append(f"NO FRONT on sockets {text(own['covered'])}: clients get SERVFAIL")
-    if disk := own.get("disk") or _unwritten((answer.get("keeper") or {}).get("store") or {}):
+    elif nobody := _unanswered(own):
+        lines.append(nobody)
+    if disk := own.get("disk") or _unwritten(keeper.get("store") or {}):
         lines.append(f"NO DISK: {disk}")
-    lines += filter(None, map(_ailing, own.get("children") or ()))
-    lines += [*_away(answer), *_kept(answer.get("keeper") or {}), *_outside(answer.get("fronts") or {})]
+    children = own.get("children") or ()
+    fresh = own.get("up_s", FRESH_S) < FRESH_S and any(child.get("sockets") for child in children)
+    lines += filter(None, (_ailing(child, fresh=fresh) for child in children))
+    lines += [*_away(answer), *_empty(keeper), *_kept(keeper), *_outside(answer.get("fronts") or {})]
+    if own.get("password"):
+        lines.append(f"NO PASSWORD: {own['password']}")
     if own.get("web"):
         lines.append(f"NO WEB: {own['web']}")
     if own.get("reload"):
@@ -40,20 +53,33 @@ def found(answer: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _unanswered(own: Mapping[str, Any]) -> str:
+    """That nothing comes back from where we listen; "" for all is well, or too early to say."""
+    places = [one for one in own.get("listen") or () if one not in (own.get("missing") or ())]
+    age_s = own.get("canary_age_s")
+    if not places or own.get("up_s", 0.0) < FRESH_S or (age_s is not None and age_s < CANARY_OLD_S):
+        return ""
+    answered = "was never answered" if age_s is None else f"was answered last {ago(age_s)}"
+    return f"NOBODY ANSWERS: our own test query on {text(places)} {answered}"
+
+
 def _unwritten(store: Mapping[str, Any]) -> str:
     if store.get("error"):
         return f"writes fail ({store['error']}), {store['owed']} are owed and tried again"
     return str(store.get("not_used") or "")
 
 
-def _ailing(child: Mapping[str, Any]) -> str:
-    """What is wrong with a process; "" for nothing."""
+def _ailing(child: Mapping[str, Any], *, fresh: bool) -> str:
+    """What is wrong with a process; "" for nothing. ``fresh``: a bridge answers for the first time, the rest follows."""
     name = f"{child['role']} {child['slot']}" if child["role"] == "front" else child["role"]
     if child["phase"] == "hangs":
         does = f"is stopped: kill -CONT {child['pid']}" if child.get("stopped") else "does not come to it"
         return f"{name} HANGS for {duration(child.get('beat_age_s'))}, pid {child['pid']} {does}; it is replaced after 10 s"
     if child.get("failures", 0) > 1 and child.get("reason"):
         return f"{name} FAILS, {child['failures']} times in a row: {child['reason']}"
+    waits = fresh and not child.get("failures") and child["role"] != "keeper" and not child.get("sockets")
+    if child["phase"] in _NOT_THERE and not waits:
+        return f"{name} is {child['phase']}{f', it ended before: {why}' if (why := child.get('reason')) else ''}"
     return ""
 
 
@@ -87,8 +113,10 @@ def _flapping(fronts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if known is None or upstream.get("changes_10min", 0) > known.get("changes_10min", 0):
             worst[upstream["address"]] = upstream
     for address, upstream in worst.items():
-        if (changes := upstream.get("changes_10min", 0)) >= FLAPS_MIN:
-            yield f"UPSTREAM FLAPS: {address} changed {changes} times in 10 min, last error {upstream.get('last_error') or DASH}"
+        changed_s = upstream.get("changed_s")
+        if (changes := upstream.get("changes_10min", 0)) >= FLAPS_MIN and (changed_s or 0.0) < FLAPS_OVER_S:
+            since = f"went down or came back {changes} times in 10 min, last {ago(changed_s)}"
+            yield f"UPSTREAM FLAPS: {address} {since}; it is {upstream['health']} now, last error {upstream.get('last_error') or DASH}"
 
 
 def _has_none(facts: Mapping[str, Any]) -> bool:
@@ -115,8 +143,22 @@ def _away(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"NACOS {why}{f', namespace {text(names)}' if len(names) < len(spaces) else ''}"
 
 
+def _empty(keeper: Mapping[str, Any]) -> Iterator[str]:
+    """Namespaces in which Nacos lists nothing at all: most likely another one was meant."""
+    spaces = (keeper.get("registry") or {}).get("namespaces") or {}
+    bare = []
+    for name in (name for name, space in spaces.items() if space.get("connected") and not space.get("refused")):
+        groups = [row for row in keeper.get("catalogues") or () if row["namespace"] == name]
+        if groups and not any(row["listed"] for row in groups):
+            bare.append(f"{name} (group {text([row['group'] for row in groups])})")
+    if bare:
+        yield f"NACOS EMPTY: it lists no service at all in namespace {text(bare)}"
+
+
 def _kept(keeper: Mapping[str, Any]) -> Iterator[str]:
     """What is answered otherwise than Nacos says, and what Nacos calls unhealthy."""
+    if why := keeper.get("static_file_refused"):
+        yield f"STATIC FILE REFUSED: {why}; what was read of it before holds"
     brake = keeper.get("brake")
     if brake:
         most = f"{brake['services']} of {brake['known']} services lost most of their instances"

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nacosdns import problems
-from nacosdns.words import ago, counted, duration, text
+from nacosdns.words import ago, counted, duration, shortened, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -105,8 +105,26 @@ def services(rows: Sequence[Mapping[str, Any]]) -> str:
         "age",
         "subscribed",
     )
-    shown = [{**row, "age": duration(row.get("age_s"))} for row in rows]
-    return "\n".join(table(shown, [(key, key) for key in columns]))
+    shown = [
+        {**row, **{key: shortened(text(row.get(key))) for key in columns[:4]}, "age": duration(row.get("age_s"))}
+        for row in rows
+    ]
+    return "\n".join([*table(shown, [(key, key) for key in columns]), *_clashing(rows)])
+
+
+def _clashing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whom one name means together."""
+    sets = {
+        (row["namespace"], row["group"], *sorted((row["service"], *row["spellings"])))
+        for row in rows
+        if row.get("spellings")
+    }
+    why = "names of DNS do not tell letter case; see nacosdns doctor"
+    lines = [
+        f"one name means {', '.join(names[:-1])} and {names[-1]} ({namespace}/{group}): {why}"
+        for namespace, group, *names in sorted(sets)
+    ]
+    return ["", *lines] if lines else []
 
 
 def status(answer: Mapping[str, Any]) -> str:
@@ -220,7 +238,8 @@ def findings(rows: Sequence[Mapping[str, Any]], fixed: Sequence[str]) -> str:
         lines += [f"{'':29}{word} {row[key]}" for word, key in (("->", "todo"), (" $", "command")) if row[key]]
     counts = {word: sum(1 for row in rows if row["severity"] == word) for word in worst}
     lines += [f"FIXED    {line}" for line in fixed]
-    return "\n".join([*lines, "", f"{counts['error']} errors, {counts['warning']} warnings, {counts['ok']} good"])
+    faults = f"{counted(counts['error'], 'error')}, {counted(counts['warning'], 'warning')}"
+    return "\n".join([*lines, "", f"{faults}, {counts['ok']} good"])
 
 
 def facts(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nacosdns import config as configuration
 from nacosdns import upgrading
-from nacosdns.config_load import read_password
+from nacosdns.config_load import check_certificates, read_password
 from nacosdns.core import handover
 from nacosdns.edge import host, rights, sockets, standing, store
 from nacosdns.errors import NacosdnsError, StoreDamaged
@@ -40,6 +40,7 @@ def main(task: upgrading.Errand, source: Source, modules: Mapping[str, str]) -> 
         password = read_password(config)
         check_host(state, config)
         rights.become(rights.find_user(config.server.user))
+        check_certificates(config)
         for module in modules.values():
             importlib.import_module(module)
         needed_balancers({section.balancer for section in (config.policy, *config.policies.values())})

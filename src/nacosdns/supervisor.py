@@ -27,7 +27,7 @@ from nacosdns.edge.cover import Cover
 from nacosdns.edge.page import Role, State
 from nacosdns.edge.process import Births
 from nacosdns.errors import ControlError, NacosdnsError, StartError
-from nacosdns.premises import Premises, check_unmoved
+from nacosdns.premises import Premises, check_unmoved, whose_children
 from nacosdns.service_manager import ServiceManager, in_words
 from nacosdns.stopping import Stopping
 from nacosdns.surroundings import Secret, Surroundings, check_web
@@ -153,10 +153,10 @@ class Supervisor:
                     self._group.create_task(self._premises.control.serve(self._control.answer))
                     self._guarding = self._group.create_task(guarding.keep(lambda: self.config, self._log))
                     self._hear_signals()
-            except* _Stopped:
-                pass
-            except* StartError as group:
-                raise group.exceptions[0] from None
+            except ExceptionGroup as group:  # whatever else failed at such a start follows from it
+                refused, others = group.subgroup(StartError), group.split(_Stopped)[1]
+                if refused or others:
+                    raise (refused.exceptions[0] if refused else group) from None
         return self._exit_code
 
     def _open(self, resources: contextlib.ExitStack) -> None:
@@ -374,8 +374,7 @@ class Supervisor:
 
     def _overview(self) -> dict[str, object]:
         """Our own part of `nacosdns status`."""
-        now_ns = self.clock.now_ns()
-        own = self.children.own
+        now_ns, own = self.clock.now_ns(), self.children.own
         return {
             "pid": os.getpid(),
             "up_s": (now_ns - own.started_ns) / _NS,
@@ -387,6 +386,7 @@ class Supervisor:
             "covered": list(self.watch.covered),
             "disk": self._premises.fault,
             "web": self._surroundings.web_fault,
+            "password": self._secret.refused,
             "reload": self._refused,
             "upgrade": self._upgrading.last,
             "children": self.children.describe(now_ns),
@@ -480,7 +480,7 @@ class Supervisor:
         """Opens, finds and checks all that the new configuration needs; only then it is ours."""
         old = self.config
         check_unmoved(config, old.cache.dir, old.server.control_group)
-        user = rights.find_user(config.server.user)
+        user = whose_children(config)
         if config.web.listen != old.web.listen:
             check_web(config)
         has_new_sockets = self._surroundings.want(config)

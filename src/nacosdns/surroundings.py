@@ -37,6 +37,7 @@ class Surroundings:
         self._web_listen = ""
         self._listeners = listeners
         self._seen: dict[host.HostAddress, None] = {}
+        self._present: tuple[host.HostAddress, ...] = ()
         self._log: Log = logs.log()
 
     def __repr__(self) -> str:
@@ -47,7 +48,9 @@ class Surroundings:
         return self._want(config, self._look_at_addresses())
 
     def _want(self, config: Config, present: tuple[host.HostAddress, ...]) -> bool:
-        self._seen |= dict.fromkeys(sockets.meant(config.server.listen, present))
+        given = {one.host for one in self._listeners.hold() if one.given}  # which the service manager has for good
+        kept = (item for item in self._seen if str(item.address) in given)
+        self._seen = dict.fromkeys([*sockets.meant(config.server.listen, present), *kept])
         changed = self._listeners.want(config.server.listen, config.server.fronts, self._seen)
         for entry in self._listeners.missing if changed else ():
             self._log.warning("listen.interface_missing", entry=entry)
@@ -57,23 +60,27 @@ class Surroundings:
 
     def look(self, config: Config) -> bool:
         """What came meanwhile; whether the set of sockets changed."""
+        before = set(self._listeners.wanted)
         present = self._look_at_addresses()
-        came, went = self._listeners.look(self.present)
-        for endpoint in came:
-            self._log.info("listen.address_appeared", address=str(endpoint))
-        for endpoint in went:
-            self._log.warning("listen.address_gone", address=str(endpoint))
         try:
-            return self._want(config, present)
+            changed = self._want(config, present)
         except StartError as error:
             self._log.warning("listen.refused", reason=str(error))
-            return False
+            changed = False
+        came, went = self._listeners.look(self.present)
+        now = set(self._listeners.wanted)
+        for endpoint in came | (now - before - self._listeners.late):
+            self._log.info("listen.address_appeared", address=str(endpoint))
+        for endpoint in went | (before - now):
+            self._log.warning("listen.address_gone", address=str(endpoint))
+        return changed
 
     def _look_at_addresses(self) -> tuple[host.HostAddress, ...]:
-        found = host.addresses()
+        """All of them; those of the last look when the kernel tells of none, for want of a descriptor perhaps."""
+        self._present = host.addresses() or self._present
         self.present.clear()
-        self.present |= {str(item.address) for item in found}
-        return found
+        self.present |= {str(item.address) for item in self._present}
+        return self._present
 
     def warn_of_strangers(self, config: Config) -> None:
         """Says that everybody may ask, when others than this host can."""
@@ -126,16 +133,16 @@ def _listening(listen: str) -> socket.socket:
 
 
 class Secret:
-    """The password for Nacos. ``value`` is the last good one: ``""`` while there was none."""
+    """The password for Nacos. ``value`` is the last good one: ``""`` while there was none; ``refused``: why it is old."""
 
     def __init__(self, value: str = "") -> None:
         self.value = value
         self._stamp = _UNREAD
-        self._refused = ""
+        self.refused = ""
         self._log: Log = logs.log()
 
     def __repr__(self) -> str:
-        return f"<Secret {'known' if self.value else 'unknown'} {self._refused}>"
+        return f"<Secret {'known' if self.value else 'unknown'} {self.refused}>"
 
     def look(self, config: Config) -> bool:
         """Reads the file again when it changed, or could not be read before; whether there is another password."""
@@ -147,9 +154,9 @@ class Secret:
             self.take(config, read_password(config))
         except ConfigError as error:
             self._stamp = _UNREAD
-            if str(error) != self._refused:
+            if str(error) != self.refused:
                 self._log.warning("password.unreadable", reason=str(error))  # the one we have stays
-            self._refused = str(error)
+            self.refused = str(error)
         else:
             self._stamp = stamp  # as it was before we read: what is written meanwhile is seen at the next look
         return self.value != before
@@ -158,7 +165,7 @@ class Secret:
         """This was read for this configuration."""
         self.value = value
         self._stamp = _written_ns(config)
-        self._refused = ""
+        self.refused = ""
 
 
 def _written_ns(config: Config) -> int:

@@ -6,6 +6,8 @@ Must not know: what they are values of.
 from __future__ import annotations
 
 DASH = "-"
+_CELL_MAX = 60
+_CELL_TAIL = 41
 
 
 def text(value: object) -> str:
@@ -48,3 +50,10 @@ def ago(seconds: float | None) -> str:
 def counted(count: int, noun: str) -> str:
     """``1 service``, ``2 services``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def shortened(words: str) -> str:
+    """The beginning and, which tells more of a name, the end of what is too long for a line."""
+    if len(words) <= _CELL_MAX:
+        return words
+    return f"{words[: _CELL_MAX - 1 - _CELL_TAIL]}…{words[-_CELL_TAIL:]}"

@@ -16,12 +16,13 @@ from nacosdns.child import REASON_CHARS_MAX, in_a_sentence
 from nacosdns.config import Config
 from nacosdns.core import frames, metrics
 from nacosdns.edge.page import Page, Role, State, memory_file
+from nacosdns.errors import ConfigError, StoreError
 
 
 class Born:
     """One child with our hand in the supervisor's place."""
 
-    def __init__(self, module: str, role: str = "keeper") -> None:
+    def __init__(self, module: str, role: str = "keeper", door: tuple[str, ...] = ()) -> None:
         self.channel, theirs = socket.socketpair()
         self.channel.settimeout(15)
         self.page = Page.create()
@@ -33,7 +34,7 @@ class Born:
         )
         setup_fd = memory_file("setup", frames.encode(setup))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, str(setup_fd)],
+            [sys.executable, "-m", *door, module, str(setup_fd)],
             pass_fds=(theirs.fileno(), setup_fd, self.page.fd),
             stderr=subprocess.PIPE,
             text=True,
@@ -75,8 +76,8 @@ class Born:
 def born():
     made: list[Born] = []
 
-    def make(module: str = "fakes.child_idle", role: str = "keeper") -> Born:
-        made.append(Born(module, role))
+    def make(module: str = "fakes.child_idle", role: str = "keeper", door: tuple[str, ...] = ()) -> Born:
+        made.append(Born(module, role, door))
         return made[-1]
 
     yield make
@@ -189,11 +190,44 @@ def test_the_last_word_of_a_child_is_why_it_ends(born):
     assert word.reason.startswith("ZeroDivisionError: ")
 
 
+DOOR = ("nacosdns.child",)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("fakes.child_unimported", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("fakes.no_such_child", "ImportError: No module named fakes.no_such_child"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_the_last_word_of_its_child(born, module, reason):
+    child = born(module, door=DOOR)
+    word = child.hear()
+    code, logged = child.end()
+
+    assert word == frames.Failed(reason)
+    assert code == 1
+    assert len(logged.splitlines()) == 1
+    assert "child.failed" in logged
+    assert reason in logged
+
+
+def test_a_child_behind_the_door_lives_as_one_without_and_fails_once(born):
+    child, failing = born(door=DOOR), born("fakes.child_failing", door=DOOR)
+
+    assert child.hear() == frames.Ready(7)
+    assert failing.hear().reason.startswith("ZeroDivisionError: ")
+    assert len(failing.end()[1].splitlines()) == 1
+    assert Path(f"/proc/{child.process.pid}/comm").read_text() == "nacosdns-keeper\n"
+
+
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
         (OSError(2, "nothing there"), "FileNotFoundError: [Errno 2] nothing there"),
         (ExceptionGroup("", [ExceptionGroup("", [ValueError("a\x1bb")])]), "ValueError: a\\x1bb"),
+        (ConfigError("is empty", key="nacos.servers"), "nacos.servers: is empty"),
+        (StoreError(), "StoreError: "),
         (ValueError("x" * 1000), f"ValueError: {'x' * REASON_CHARS_MAX}"),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,8 +13,10 @@ import pytest
 
 from fakes.loop import on_a_loop
 from fakes.nacos_server import FakeNacos
-from fakes.running import until
-from nacosdns import cli, report
+from fakes.running import Bridge, free_port, until
+from nacosdns import cli, commands, config_load, report
+from nacosdns.config import Cache
+from nacosdns.edge import standing
 from nacosdns.edge.standing import strays
 from nacosdns.errors import ConfigError
 from nacosdns.words import duration
@@ -35,8 +38,6 @@ def nacosdns(*words: str, seconds: float = 30.0) -> subprocess.CompletedProcess[
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The whole program with static services and no Nacos; asked by ``whole(*words)``."""
-    from fakes.running import Bridge  # noqa: PLC0415  # the fixture `bridge` is made anew for each test
-
     running = Bridge(tmp_path_factory.mktemp("whole"), text=STATIC, modules={}).up()
     until(lambda: "sockets=[0]" in "".join(running.said("front.reads")))
 
@@ -148,9 +149,96 @@ def test_a_bridge_that_does_not_run_is_exit_1_and_says_so(tmp_path):
     assert "is not running" in json.loads(done.stdout)["error"]
 
 
+@pytest.fixture
+def running(tmp_path):
+    """The whole program for one test."""
+    started = Bridge(tmp_path, text=STATIC, modules={}).up()
+    yield started
+    started.close()
+
+
+def test_commands_find_the_bridge_whose_file_is_gone(running, tmp_path):
+    file = ("-c", str(running.file))
+    until(lambda: nacosdns("ask", "orders.nacos", *file).returncode == 0, what="an answer")
+    running.file.rename(tmp_path / "away.toml")
+    (tmp_path / "inner").mkdir()
+    status, services, by_another_way = (
+        nacosdns(*words)
+        for words in (("status", *file), ("services", *file), ("services", "-c", f"{tmp_path}/inner/../bridge.toml"))
+    )
+    doctor = nacosdns("doctor", "--json", *file)
+    report = {finding["id"]: finding for finding in json.loads(doctor.stdout)["findings"]}
+
+    assert "orders" in services.stdout
+    assert services.returncode == by_another_way.returncode == 0
+    assert "listening on" in status.stdout
+    assert status.stderr == (
+        f"nacosdns: {running.file}: cannot be read (No such file or directory);"
+        f" the bridge at {running.directory}, which runs on what was read before, is asked\n"
+    )
+    assert "bridge.canary" in report
+    assert "cannot be read" in report["config.file"]["seen"]
+
+
+def test_the_usual_file_that_is_gone_means_the_bridge_that_was_started_with_it(running, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "DEFAULT_PATH", str(running.file))
+    monkeypatch.setenv("NACOSDNS_CACHE_DIR", str(tmp_path / "nowhere"))
+    running.file.unlink()
+    code = cli.main(["services"])
+    said = capsys.readouterr()
+    cli.main(["doctor", "--json"])
+    report = {finding["id"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+
+    assert code == 0
+    assert "bridge.canary" in report
+    assert "orders" in said.out
+    assert said.err.startswith(f"nacosdns: {running.file} is not there; the bridge at {running.directory}, ")
+
+
+def test_a_bridge_of_another_file_is_not_taken_for_the_one_that_is_gone(running, tmp_path):
+    missing, file = tmp_path / "missing.toml", tmp_path / "x.toml"
+    file.write_text(f'[cache]\ndir = "{tmp_path}"')
+    done, elsewhere = nacosdns("status", "-c", str(missing)), nacosdns("status", "-c", str(file))
+    file.write_text(running.file.read_text().replace(str(running.directory), str(tmp_path)))
+    file.rename(running.file)
+    moved = nacosdns("status", "-c", str(running.file))
+
+    assert done.returncode == 2
+    assert "cannot be read (No such file or directory); name a configuration" in done.stderr
+    assert elsewhere.returncode == moved.returncode == 1
+    assert re.search(f"(another nacosdns runs|others run) on .*{running.directory}", elsewhere.stderr)
+    assert f"it runs on {running.directory}, and keeps its cache.dir until it is restarted" in moved.stderr
+
+
+def test_a_bridge_at_the_usual_place_is_taken_unless_it_has_another_file(running, tmp_path, monkeypatch, capsys):
+    for module in (commands, config_load):
+        monkeypatch.setattr(module, "Cache", lambda: Cache(dir=str(running.directory)))
+    mistyped = cli.main(["services", "-c", str(tmp_path / "mistyped.toml")])
+    refused = capsys.readouterr().err
+    running.file.unlink()
+    monkeypatch.setattr(standing, "command_line", lambda _: ([], ""))  # as where /proc is hidden from us
+    hidden = cli.main(["services", "-c", str(running.file)])
+
+    assert (mistyped, hidden) == (2, 0)
+    assert "mistyped.toml: cannot be read" in refused
+    assert "orders" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_file_that_is_shut_to_us_is_for_root_to_read(tmp_path):
+    shut = tmp_path / "shut"
+    shut.mkdir(mode=0o700)
+    script = "import os, sys\nfrom nacosdns import cli\nos.setuid(65534)\nsys.exit(cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", script, "status", "-c", str(shut / "x.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "cannot be read (Permission denied); run this as root" in done.stderr
+
+
 def test_check_praises_a_good_configuration_and_shows_what_it_means(tmp_path):
     file = tmp_path / "x.toml"
-    file.write_text('[[zone]]\nname = "corp."\nnamespace = "p"\n[namespaces]\np = "33ea"\n')
+    file.write_text('[server]\nuser = ""\n[[zone]]\nname = "corp."\nnamespace = "p"\n[namespaces]\np = "33ea"\n')
     done = nacosdns("check", "-c", str(file))
     as_json = json.loads(nacosdns("check", "-c", str(file), "--json").stdout)
 
@@ -177,7 +265,7 @@ def test_check_reads_the_password_and_the_static_file_too(tmp_path):
 
     static = tmp_path / "static.toml"
     static.write_text('[[static]]\nnam = "a"\n')
-    file.write_text(f'static_file = "{static}"\n')
+    file.write_text(f'static_file = "{static}"\n[server]\nuser = ""\n')
     done = nacosdns("check", "-c", str(file))
 
     assert done.returncode == 2
@@ -189,11 +277,87 @@ def test_check_reads_the_password_and_the_static_file_too(tmp_path):
     assert json.loads(done.stdout)["static_services"] == 1
 
 
+def test_check_says_what_run_would_say_of_a_user_and_a_group_that_this_host_lacks(tmp_path):
+    file = tmp_path / "x.toml"
+    where = f'[cache]\ndir = "{tmp_path / "state"}"\n[server]\nlisten = ["127.0.0.1:{free_port()}"]\n'
+    keys = {'user = ""\ncontrol_group = "no-such"': (6, "the group no-such does not exist")}
+    if os.geteuid() == 0:  # nobody else changes the user
+        keys['user = "no-such"'] = (5, "the user no-such does not exist")
+    for text, (line, said) in keys.items():
+        file.write_text(where + text + "\n")
+        checked, ran = nacosdns("check", "-c", str(file)), nacosdns("run", "-c", str(file))
+
+        assert (checked.returncode, ran.returncode) == (2, 2)
+        assert f"{file}:{line}: server." in checked.stderr
+        assert said in checked.stderr
+        assert said in ran.stderr
+
+
+@pytest.fixture
+def tls(tmp_path) -> dict[str, Path]:
+    """A certificate that signs itself, its key, and the key of somebody else."""
+    files = {name: tmp_path / f"{name}.pem" for name in ("cert", "key", "other")}
+    for key in ("other", "key"):
+        made = ["-keyout", str(files[key]), "-out", str(files["cert"]), "-subj", "/CN=test", "-newkey", "rsa:2048"]
+        subprocess.run(["openssl", "req", "-x509", "-nodes", *made], check=True, capture_output=True)
+    return files
+
+
+def with_tls(tls: dict[str, Path], **instead: str) -> str:
+    files = {"ca_file": tls["cert"], "cert_file": tls["cert"], "key_file": tls["key"]} | instead
+    return "".join(f'{key} = "{file}"\n' for key, file in files.items())
+
+
+@pytest.mark.parametrize(
+    ("key", "named", "line", "said"),
+    [
+        ("ca_file", "/nonexistent/ca.pem", 5, "nacos.ca_file: /nonexistent/ca.pem cannot be read (No such file"),
+        ("cert_file", "/nonexistent/c.pem", 6, "nacos.cert_file: /nonexistent/c.pem cannot be read (No such file"),
+        ("key_file", "/", 7, "nacos.key_file: / cannot be read (Is a directory)"),
+        ("ca_file", "key", 5, "nacos.ca_file: "),
+        ("key_file", "other", 6, "cannot be loaded (key values mismatch)"),
+    ],
+)
+def test_check_loads_the_certificates_for_nacos(tmp_path, tls, key, named, line, said):
+    file = tmp_path / "x.toml"
+    file.write_text(f'[server]\nuser = ""\n[nacos]\nservers = []\n{with_tls(tls)}')
+    good = nacosdns("check", "-c", str(file))
+    file.write_text(f'[server]\nuser = ""\n[nacos]\nservers = []\n{with_tls(tls, **{key: tls.get(named, named)})}')
+    done = nacosdns("check", "-c", str(file))
+
+    assert good.returncode == 0
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"nacosdns: {file}:{line}: nacos.")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_plugins_lists_every_balancer_with_its_package():
     rows = {row["balancer"]: row for row in json.loads(nacosdns("plugins", "--json").stdout)}
 
     assert {"weighted", "random", "round_robin", "hash"} <= rows.keys()
     assert rows["weighted"]["class"] == "nacosdns.core.balance:Weighted"
+
+
+@pytest.mark.parametrize("where", ["> /dev/full", ">&-"])
+@pytest.mark.parametrize(
+    "words", ["plugins", "plugins --json", "check", "doctor", "resolvconf show", "--version", "-h"]
+)
+def test_an_answer_that_cannot_be_said_is_one_line_and_exit_1(tmp_path, words, where):
+    (tmp_path / "x.toml").write_text('[server]\nuser = ""\n')
+    file = "" if words.startswith("-") else f"-c {tmp_path / 'x.toml'}"
+    command = f"{sys.executable} -m nacosdns.cli {words} {file} {where}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=30)
+    reason = "No space left on device" if "full" in where else "Bad file descriptor"
+
+    assert done.returncode == 1
+    assert done.stderr == f"nacosdns: standard output does not take the answer ({reason})\n"
+
+
+def test_a_fault_is_said_by_the_exit_code_where_nothing_else_can_be_said(tmp_path):
+    command = f"{sys.executable} -m nacosdns.cli status --json -c {tmp_path / 'none.toml'} >&- 2>&-"
+
+    assert subprocess.run(["sh", "-c", command], check=False, timeout=30).returncode == 2
 
 
 def test_wrong_use_is_exit_2_with_the_usage():

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from fakes.upstream import StubUpstream
 from nacosdns import doctoring
 from nacosdns.config import Cache, Config, Host, Nacos, Server, ZoneSection
 from nacosdns.core import doctor
+from nacosdns.core.doctor_disk import judge as judge_disk
+from nacosdns.core.facts import Facts, Setting
 from nacosdns.core.resolvtext import Saved, encode_saved
 from nacosdns.edge import hostfacts, hostprobes, resolvfile
 from nacosdns.edge.hostfacts import Tree
@@ -449,6 +452,50 @@ def test_the_state_directory_and_the_password_file_are_looked_at(tmp_path: Path)
     assert report.wrong("disk", "secret") == ["disk.dir", "secret.file"]
     assert report["secret.file"].command == "chmod o-rwx /etc/nacosdns/password"
     assert "secret\n" not in str(report.findings)
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A directory that every user gets to."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def on_disk(directory: Path) -> doctor.Finding:
+    disk = hostfacts.disk(Tree(), str(directory), hostfacts.User("nobody", 65534, 65534))
+    return next(one for one in judge_disk(Facts(disk=disk), Setting()) if one.id == "disk.writable")
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_directory_that_is_not_of_the_user_of_the_bridge_is_told(reachable: Path, mode: int) -> None:
+    reachable.chmod(mode)
+    shut = on_disk(reachable)
+    os.chown(reachable, 65534, 65534)
+    opened = on_disk(reachable)
+
+    assert (shut.severity.value, opened.severity.value) == ("error", "ok")
+    assert "by the user nobody: Permission denied" in shut.seen
+    assert "server.user" in shut.todo
+    assert list(reachable.iterdir()) == []
+
+
+@needs_root
+@pytest.mark.parametrize(("how", "seen"), [("ro", "Read-only file system"), ("full", "No space left on device")])
+def test_a_directory_is_tried_by_writing_into_it(reachable: Path, how: str, seen: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=777", "tmpfs", str(reachable)], check=True)
+    try:
+        good = on_disk(reachable)
+        if how == "ro":
+            subprocess.run(["mount", "-o", "remount,ro", str(reachable)], check=True)
+        else:
+            (reachable / "file").write_bytes(bytes(64 << 10))
+        bad = on_disk(reachable)
+    finally:
+        subprocess.run(["umount", str(reachable)], check=True)
+
+    assert (good.severity.value, bad.severity.value) == ("ok", "error")
+    assert seen in bad.seen
 
 
 def test_a_unit_that_nothing_starts_is_told(tmp_path: Path) -> None:

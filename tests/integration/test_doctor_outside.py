@@ -19,7 +19,7 @@ from fakes.host_tree import process
 from fakes.nacos_server import FakeNacos
 from fakes.running import Bridge, free_port, until
 from fakes.upstream import StubUpstream
-from nacosdns import bridge_facts, doctoring, report
+from nacosdns import bridge_facts, doctoring, problems, report
 from nacosdns.config import Cache, Config, Forward, Nacos, Server
 from nacosdns.core import doctor
 from nacosdns.edge import hostfacts
@@ -357,6 +357,54 @@ def test_a_bridge_tells_what_it_was_refused() -> None:
     assert found.reload_s is not None
     assert found.upgrade_failed == "it does not import"
     assert found.web_phase == "starting"
+
+
+def child(role: str, **state: object) -> dict[str, object]:
+    return {"pid": 5, "role": role, "slot": 3, "phase": "ready"} | state
+
+
+def test_a_part_that_ended_once_is_not_told_and_one_that_does_so_again_is_as_in_status() -> None:
+    def ends(failures: int, *, covered: bool = False) -> tuple[str, ...]:
+        own = {"children": [child("front", failures=failures, reason="killed: hangs")], "covered": covered}
+        return bridge_facts.facts_of({"supervisor": own}, Tree()).ends
+
+    assert ends(1) == ()
+    assert ends(3) == ("front 3, 3 times in a row: killed: hangs",)
+    assert ends(1, covered=True) == ("front 3: killed: hangs",)
+
+
+def test_a_stopped_part_is_not_one_that_failed() -> None:
+    own = {"children": [child("keeper", phase="hangs", stopped=True), child("web", phase="hangs")]}
+    found = bridge_facts.facts_of({"supervisor": own, "keeper": {"error": "no answer within 1 s"}}, Tree())
+
+    assert found.stopped == (("the keeper", 5),)
+    assert (found.failed, found.passing) == ((), ())
+
+
+def test_upstreams_that_flap_are_those_of_status() -> None:
+    upstream = {"address": "192.0.2.1:53", "health": "up", "last_error": "timeout"}
+    upstream |= {"changes_10min": 99, "changed_s": 1.0, "since_change_s": 1.0}
+    status = {"fronts": {"3": {"upstreams": [upstream]}}}
+    said = [line.partition(": ")[2] for line in problems.found(status) if line.startswith("UPSTREAM FLAPS")]
+
+    assert len(said) == 1
+    assert list(bridge_facts.facts_of(status, Tree()).flaps) == said
+
+
+def test_an_address_server_that_is_dead_is_named(tmp_path: Path) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    found = judged(tmp_path, nacos=Nacos(servers=(), endpoint=dead))
+
+    assert dead in found["nacos.endpoint"].seen
+    assert "unknown" not in found
+
+
+@pytest.mark.parametrize(("content", "seen"), [("", "is empty"), ("\n", "is empty"), (None, "cannot be read")])
+def test_a_password_file_without_a_password_is_told(tmp_path: Path, content: str | None, seen: str) -> None:
+    root = host_tree.make(tmp_path, {"etc/nacosdns/password": content})
+    found = hostfacts.secret(Tree(str(root)), "/etc/nacosdns/password")
+
+    assert seen in found.error
 
 
 def test_resolvconf_show_names_no_address_of_ours_among_the_upstreams(tmp_path: Path) -> None:

@@ -108,6 +108,24 @@ def test_used_up_descriptors_are_named_everywhere_and_no_upstream_is_blamed(star
     assert status(running)["problems"] == []
 
 
+def test_an_upstream_with_nothing_on_its_port_is_not_said_to_refuse(start: Any) -> None:
+    running: Bridge = start(f"127.0.0.1:{free_port()}")
+
+    def told() -> tuple[str, str]:
+        ask_some(running, 2)
+        (upstream,) = front_of(running)["upstreams"]
+        return upstream["health"], upstream["last_error"]
+
+    until(lambda: told() == ("down", "nothing listens there"))
+    running.wait_for("upstream.health", 'last_error="nothing listens there"')
+
+    assert "down, nothing listens there" in why(running, "other.test")
+
+
+def test_ask_says_that_no_upstream_is_configured(start: Any) -> None:
+    assert why(start(), "name.test") == "no upstream: forward.upstreams is empty"
+
+
 def test_a_keeper_that_hangs_is_blamed_and_not_nacos(start: Any) -> None:
     instance = {"ip": "10.0.0.7", "port": 80, "weight": 1.0, "healthy": True, "enabled": True, "ephemeral": True}
     nacos = FakeNacos(services={("public", "DEFAULT_GROUP", "wares"): [instance]})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import socket
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +19,9 @@ from fakes.nacos_server import FakeNacos, free_port
 from fakes.registry_listener import running
 from nacosdns.core.model import ServiceKey
 from nacosdns.edge.nacos import NacosRegistry
-from nacosdns.edge.nacos_http import Settings
+from nacosdns.edge.nacos_http import Settings, in_plain_words
 from nacosdns.edge.nacos_wire import plain
-from nacosdns.errors import RegistryDown, RegistryRefused
+from nacosdns.errors import ConfigError, RegistryDown, RegistryRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -193,3 +195,78 @@ async def test_how_long_the_last_answer_took_is_told() -> None:
             await edge.query(ORDERS)
 
             assert 0 < state(edge)["took_ms"] < 3000
+
+
+@on_a_loop
+async def test_where_no_nacos_answers_but_another_web_server_the_port_that_refused_is_named() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    port = free_port(1000)
+    async with await asyncio.start_server(serve, "127.0.0.1", port):
+        edge = registry(f"127.0.0.1:{port}", log=Heard().log)
+        async with running(edge, connected="") as listener:
+            await listener.heard("disconnected public")
+
+            assert edge.problem("public") == f"127.0.0.1:{port}: its gRPC port {port + 1000}: connection refused"
+
+
+@on_a_loop
+async def test_a_password_that_could_not_be_read_is_not_called_refused() -> None:
+    async with FakeNacos(users={"dns": "right"}).running() as nacos:
+        edge = registry(nacos.address, log=Heard().log, username="dns", password_file="/etc/nacosdns/password")
+        async with running(edge, connected="") as listener:
+            await listener.heard("disconnected public")
+
+            assert edge.problem("public") == "the password file /etc/nacosdns/password cannot be read or is empty"
+            assert nacos.logins == []
+
+            edge.set_password("right")
+            await listener.heard("connected public")
+
+
+@on_a_loop
+async def test_a_password_file_that_is_gone_when_the_password_is_refused_ends_nothing() -> None:
+    def gone() -> str:
+        raise ConfigError("/etc/nacosdns/password cannot be read")
+
+    heard = Heard()
+    async with FakeNacos(users={"dns": "right"}).running() as nacos:
+        edge = registry(nacos.address, log=heard.log, username="dns", password="wrong", reread_password=gone)
+        async with running(edge, connected="") as listener:
+            await listener.heard("disconnected public")
+
+    assert [line["error"] for line in heard.of("registry.password_unreadable")] == [
+        "/etc/nacosdns/password cannot be read"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(111, "Connect call failed ('127.0.0.1', 28848)"), "connection refused"),
+        (
+            OSError(
+                "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1), [Errno 111] Connect call failed ('127.0.0.1', 1)"
+            ),
+            "connection refused",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "name or service not known"),
+        (ValueError("SSH is no HTTP"), "SSH is no HTTP"),
+    ],
+)
+def test_an_error_of_the_network_is_said_in_the_words_of_the_kernel(error: Exception, words: str) -> None:
+    assert in_plain_words(error) == words
+
+
+@on_a_loop
+async def test_a_login_and_an_address_server_that_cannot_be_asked_are_said_in_plain_words() -> None:
+    port = free_port(1000)
+    for settings in ({"username": "dns", "password": "x"}, {"endpoint": f"127.0.0.1:{port}"}):
+        edge = registry(f"127.0.0.1:{port}", log=Heard().log, **settings)
+        async with running(edge, connected="") as listener:
+            await listener.heard("disconnected public")
+
+            assert edge.problem("public").endswith(f"127.0.0.1:{port} cannot be asked: connection refused")

@@ -47,12 +47,12 @@ class Told:
         return {row["id"]: row for row in json.loads(self.command("doctor", "--json"))["findings"]}
 
 
-async def told(tmp_path: Path, nacos: FakeNacos, look: Callable[[Told], None], more: str = "") -> None:
+async def told(tmp_path: Path, nacos: FakeNacos, look: Callable[[Told], None], more: str = "", top: str = "") -> None:
     """Runs a bridge against this Nacos and looks, beside its loop."""
 
     def run() -> None:
         text = f'{more}[nacos]\nservers = ["{nacos.address}"]\n[forward]\nupstreams = []\n'
-        bridge = Bridge(tmp_path, text=text, modules={}).up()
+        bridge = Bridge(tmp_path, text=text, modules={}, top=top).up()
         try:
             look(Told(bridge))
         finally:
@@ -88,6 +88,9 @@ async def test_a_namespace_that_holds_nothing_is_told_and_so_is_where_a_missing_
 
         assert seen.startswith("namespace prod-typo holds no service at all in group DEFAULT_GROUP")
         assert "in namespace prod-typo, group DEFAULT_GROUP: none is" in told.command("ask", "orders.nacos")
+        empty = "lists no service at all in namespace prod-typo (group DEFAULT_GROUP)"
+        assert f"NACOS EMPTY: it {empty}" in told.head()
+        assert f"Nacos {empty}" in told.command("ask", "orders.nacos")
 
     nacos = FakeNacos(services={("prod", "DEFAULT_GROUP", "orders"): [HOST]})
     await told(tmp_path, nacos, look, '[[zone]]\nname = "nacos"\nnamespace = "prod-typo"\n')
@@ -105,6 +108,26 @@ async def test_services_without_a_healthy_instance_are_told(tmp_path: Path) -> N
         assert " ms" in found["nacos.reachable"]["seen"]
 
     await told(tmp_path, FakeNacos(services={("public", "DEFAULT_GROUP", "orders"): [HOST | {"healthy": False}]}), look)
+
+
+@on_a_loop
+async def test_a_static_file_that_is_refused_while_running_is_told_until_it_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "static.toml"
+    good = '[[static]]\nname = "db"\ninstances = [{ ip = "10.0.0.9", port = 1 }]\n'
+    file.write_text(good)
+
+    def look(told: Told) -> None:
+        for spoil in (lambda: file.write_text("junk ="), file.unlink):
+            spoil()
+            until(lambda: f"STATIC FILE REFUSED: {file}" in told.head())
+
+            assert "10.0.0.9" in told.command("ask", "db.nacos")
+
+            file.write_text(good)
+            until(lambda: "STATIC FILE" not in told.head())
+
+    nacos = FakeNacos(services={("public", "DEFAULT_GROUP", "orders"): [HOST]})
+    await told(tmp_path, nacos, look, top=f'static_file = "{file}"\n')
 
 
 # Who is asked by doctor itself

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+from structlog.testing import CapturingLogger
 
 from fakes.loop import on_a_loop, until
 from fakes.nacos_server import FakeNacos, free_port
@@ -28,10 +29,12 @@ FIRST = Instance("10.0.0.1", 5432, weight=2.0, metadata=(("zone", "a"),))
 SECOND = Instance("10.0.0.2", 5432)
 
 
-def registrar(nacos: FakeNacos, *instances: Instance, probe: Probe | None = None, **settings: object) -> Registrar:
+def registrar(
+    nacos: FakeNacos, *instances: Instance, probe: Probe | None = None, log: Any = None, **settings: object
+) -> Registrar:
     quick = {"connect_timeout_s": 1.0, "request_timeout_s": 3.0, **settings}
     made = Registrar(
-        Settings(servers=(nacos.address,), **quick), DATABASE, instances, structlog.get_logger(), probe=probe
+        Settings(servers=(nacos.address,), **quick), DATABASE, instances, log or structlog.get_logger(), probe=probe
     )
     made.read_back_s = 0.2
     made.probe_every_s = 0.05
@@ -139,8 +142,8 @@ async def test_a_registration_that_was_lost_on_the_server_is_made_again() -> Non
 async def test_an_instance_is_registered_while_its_probe_holds() -> None:
     holds = [False]
 
-    async def probe(_instance: Instance) -> bool:
-        return holds[0]
+    async def probe(_instance: Instance) -> str:
+        return "" if holds[0] else "down"
 
     async with FakeNacos().running() as nacos:
         made = registrar(nacos, FIRST, probe=probe)
@@ -153,6 +156,36 @@ async def test_an_instance_is_registered_while_its_probe_holds() -> None:
             await until(lambda: addresses(nacos) == [])
 
     assert before == []
+
+
+@on_a_loop
+async def test_what_a_probe_meets_is_said_once_with_the_address_and_again_when_it_changes() -> None:
+    fault = ["connection refused"]
+    sink = CapturingLogger()
+    log = structlog.wrap_logger(sink, processors=[], wrapper_class=structlog.make_filtering_bound_logger(0))
+
+    async def probe(_instance: Instance) -> str:
+        asked.set()
+        return fault[0]
+
+    def said() -> list[tuple[str, str]]:
+        lines = [call for call in sink.calls if call.kwargs.get("event") == "register.unhealthy"]
+        return [
+            (call.method_name, call.kwargs["reason"]) for call in lines if call.kwargs["instance"] == "10.0.0.1:5432"
+        ]
+
+    asked = asyncio.Event()
+    async with FakeNacos().running() as nacos, running(registrar(nacos, FIRST, probe=probe, log=log)):
+        await until(lambda: len(said()) == 1)
+        for _ in range(4):
+            asked.clear()
+            await asyncio.wait_for(asked.wait(), 5)
+        after_many = said()
+        fault[0] = "no connection within 2 s"
+        await until(lambda: len(said()) == 2)
+
+    assert after_many == [("warning", "connection refused")]
+    assert said()[1] == ("warning", "no connection within 2 s")
 
 
 @on_a_loop
@@ -197,7 +230,7 @@ async def test_the_tcp_probe_holds_while_the_port_is_open() -> None:
         while_open = await probe(instance)
     after = await probe(instance)
 
-    assert (while_open, after) == (True, False)
+    assert (while_open, after) == ("", "connection refused")
 
 
 @pytest.mark.parametrize(("status", "holds"), [(200, True), (302, True), (404, False), (500, False)])
@@ -213,5 +246,5 @@ async def test_the_http_probe_holds_while_the_status_is_good(status: int, holds:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         held = await http_probe("/health")(Instance("127.0.0.1", server.sockets[0].getsockname()[1]))
 
-    assert held is holds
+    assert held == ("" if holds else f"/health is answered with status {status}")
     assert asked == [b"GET /health HTTP/1.1\r\n"]

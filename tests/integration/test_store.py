@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -192,6 +193,82 @@ def test_a_missing_directory_costs_nothing_but_the_disk(tmp_path: Path) -> None:
 
     assert store.failures > 0
     assert read(str(tmp_path / "nowhere")).services == ()
+
+
+async def failing(directory: Path) -> str:
+    """What is said of a write there that fails."""
+    store = await write(directory, 2)
+    said = str(store.status()["error"])
+    await store.close()
+    return said
+
+
+def test_what_sqlite_does_not_say_of_a_disk_that_refuses_is_said_beside_it(tmp_path: Path) -> None:
+    """On a tmpfs of its own; needs root, as the suite in CI has."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
+    try:
+        full = asyncio.run(write_much(tmp_path))
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
+        read_only = asyncio.run(failing(tmp_path))
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+    assert full.endswith(": No space left on device")
+    assert read_only.endswith(": Read-only file system")
+
+
+async def write_much(directory: Path) -> str:
+    store = await write(directory, 2000, entries=5000)
+    said = str(store.status()["error"])
+    await store.close()
+    return said
+
+
+NOBODY = """
+import asyncio, os, sys
+from pathlib import Path
+from tests.integration.test_store import failing
+asyncio.run(asyncio.to_thread(int))  # what it imports, before Python itself may be out of reach
+os.setgid(65534)
+os.setuid(65534)
+print(asyncio.run(failing(Path(sys.argv[1]))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "file", "said"),
+    [
+        (0o755, "", ": Permission denied"),
+        (0o777, "cache.db", ": cache.db: Permission denied"),
+        (0o777, "cache.db-wal", ": cache.db-wal: Permission denied"),
+    ],
+)
+def test_what_is_not_ours_to_write_is_named(mode: int, file: str, said: str) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(mode)
+        if file:
+            asyncio.run(fill(Path(made)))
+            for name in ("cache.db", "cache.db-wal", "cache.db-shm"):
+                (Path(made) / name).touch()
+                os.chown(Path(made) / name, *((0, 0) if name == file else (65534, 65534)))
+        command = [sys.executable, "-c", NOBODY, made]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30.0)
+
+    assert done.stdout.strip().endswith(said), done.stderr
+
+
+def test_a_disk_that_takes_a_file_adds_nothing_to_what_sqlite_says(tmp_path: Path) -> None:
+    async def work() -> str:
+        store = SqliteStore(str(tmp_path), external_entries=10, log=LOG)
+        await store.load()
+        (tmp_path / FILE).write_bytes(b"no database" * 1000)
+        store.put_services([(known(snapshot(3)), 7.0)])
+        await store.flush()
+        said = str(store.status()["error"])
+        await store.close()
+        return said
+
+    assert asyncio.run(work()) == "file is not a database"
 
 
 @pytest.mark.parametrize("owed_max", [2_000, 1])

@@ -29,7 +29,8 @@ from nacosdns.edge import admin
 from nacosdns.edge.cover import servfail
 from nacosdns.edge.process import Process, outcome
 from nacosdns.edge.rights import refuges
-from nacosdns.errors import ControlError
+from nacosdns.errors import ControlError, ControlSilent
+from nacosdns.problems import found
 
 SERVFAIL = 2
 SLOW_S = 2.0
@@ -121,6 +122,16 @@ def test_the_log_and_the_status_say_why_a_child_ended(bridge):
     children = control(running, "status")["supervisor"]["children"]
 
     assert {child["reason"] for child in children} >= {"ended by SIGKILL", "killed: hangs"}
+
+
+def test_a_child_whose_module_cannot_be_imported_says_so_in_its_last_word(bridge):
+    running = bridge(modules=FAKES | {"keeper": "fakes.child_unimported"})
+    reason = "ModuleNotFoundError: No module named 'no_such_library'"
+    running.wait_for("child.exited", "child=keeper", f'reason="{reason}"', times=2)
+    problems = found(control(running, "status"))
+
+    assert any(line.startswith("keeper ") and line.endswith(reason) for line in problems)
+    assert not running.said("Traceback")
 
 
 def test_a_packet_that_kills_every_front_does_not_take_the_service_down(bridge):
@@ -494,6 +505,25 @@ def test_a_disk_that_takes_no_file_stops_nobody_and_is_said(bridge, tmp_path, op
     assert running.said("disk.unusable", str(mount), f"sockets={refuge}")
 
 
+@ROOT_ONLY
+def test_a_host_that_takes_the_sockets_nowhere_says_so_of_each_place(bridge, tmp_path):
+    """In a mount namespace of its own, where /run, /dev/shm and the disk are read-only."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    places = ("/run", "/dev/shm", str(disk))  # noqa: S108  # nothing is made there
+    script = "".join(f"mount -t tmpfs -o ro nacosdns {place} && " for place in places) + 'exec "$@"'
+    running = bridge(directory=disk / "state", before=("unshare", "-m", "sh", "-c", script, "sh"))
+    code = running.wait()
+    (line,) = running.said("cache.dir")
+
+    assert code == 2
+    assert line.startswith(f"cache.dir {disk / 'state'} is on a read-only file system")
+    assert line.endswith(
+        "; the sockets find no other place: /run/nacosdns (Read-only file system),"
+        f" /dev/shm/nacosdns-{os.geteuid()} (Read-only file system)"
+    )
+
+
 def test_a_directory_that_is_not_ours_to_write_is_the_operators_to_mend(bridge, tmp_path):
     (tmp_path / "file").write_text("")
     running = bridge(directory=tmp_path / "file" / "below")
@@ -737,6 +767,28 @@ def test_a_python_that_the_user_cannot_run_is_one_line_and_exit_2(bridge, tmp_pa
 
 
 @ROOT_ONLY
+def test_what_else_fails_at_such_a_start_adds_no_line(tmp_path):
+    """As where the files of Python are out of reach too: every part fails in a way of its own."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir(mode=0o700)
+    file = tmp_path / "x.toml"
+    server = f'[server]\nlisten = ["127.0.0.1:{free_port()}"]\nuser = "nobody"\n'
+    file.write_text(f'{server}[cache]\ndir = "{tmp_path / "state"}"\n[web]\nlisten = ""\n[nacos]\nservers = []\n')
+    script = (
+        f"import sys\nfrom nacosdns import cli, guarding\nsys.executable = '{hidden / 'python'}'\n"
+        "async def broken(*_):\n raise LookupError('unknown encoding')\n"
+        f"guarding.keep = broken\nsys.exit(cli.main(['run', '-c', '{file}']))\n"
+    )
+    (hidden / "python").symlink_to(sys.executable)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("timestamp=")]
+
+    assert done.returncode == 2
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith(f"nacosdns: the user nobody cannot run {hidden / 'python'}")
+
+
+@ROOT_ONLY
 def test_no_right_to_bind_says_what_to_do(tmp_path):
     """S75."""
     if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) < 54:
@@ -805,6 +857,27 @@ def test_a_bad_configuration_is_refused_and_the_old_one_stays(bridge, text, reas
     running.write("")
     running.signal(signal.SIGHUP)
     running.wait_for("reloaded")
+
+
+def test_certificates_that_cannot_be_read_are_refused_and_the_old_configuration_stays(bridge):
+    running = bridge().up()
+    files = "".join(f'{key} = "/nonexistent/{key}"\n' for key in ("ca_file", "cert_file", "key_file"))
+    running.write(f"[nacos]\n{files}")
+    running.signal(signal.SIGHUP)
+    running.wait_for("reload.refused", "/nonexistent/ca_file cannot be read")
+
+    assert not running.said("reloaded")
+    assert control(running, "status")["supervisor"]["reload"]["refused"].startswith("nacos.ca_file")
+
+
+@ROOT_ONLY
+def test_certificates_have_to_be_readable_by_the_user_of_the_children(bridge, tmp_path, nobodys_python):
+    running = bridge(text='user = "nobody"', python=nobodys_python).up()
+    file = tmp_path / "ca.pem"
+    file.touch(mode=0o600)
+    running.write(f'user = "nobody"\n[nacos]\nca_file = "{file}"\ncert_file = "{file}"\nkey_file = "{file}"\n')
+    running.signal(signal.SIGHUP)
+    running.wait_for("reload.refused", "ca.pem cannot be read (Permission denied)")
 
 
 def test_a_new_address_is_answered_after_sighup_and_the_old_one_is_given_back_without_a_loss(bridge):
@@ -911,6 +984,26 @@ def test_nonsense_on_the_control_socket_costs_one_connection(bridge):
             assert sock.recv(100) == b""
 
     assert control(running, "services")
+
+
+@on_a_loop
+async def test_what_somebody_asked_who_did_not_wait_for_the_answer_is_not_carried_out(tmp_path):
+    """As while the supervisor was stopped: the command said that it failed."""
+    carried_out = []
+
+    async def answer(ask: frames.Ask) -> frames.Told:
+        carried_out.append(ask.verb)
+        return frames.Told(ask.id, frames.encode(None))
+
+    with admin.Listener(tmp_path / "control.sock", 0o600) as listener:
+        listener.open()
+        with pytest.raises(ControlSilent):
+            admin.call(listener.path, "upgrade", {}, deadline_s=0.05)  # nobody serves yet
+        serving = asyncio.create_task(listener.serve(answer))
+        await asyncio.to_thread(admin.call, listener.path, "status", {})
+        serving.cancel()
+
+    assert carried_out == ["status"]
 
 
 # Addresses that come late

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import shutil
@@ -16,13 +17,17 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import structlog
 
 import nacosdns as nacosdns_package
 from fakes.running import TWO_ORDERS, exchange, free_port, packet, until
-from nacosdns.edge import admin
+from nacosdns.config import Config, Server
+from nacosdns.edge import admin, host
 from nacosdns.edge.process import last_words
+from nacosdns.edge.sockets import Listeners
 from nacosdns.edge.standing import strays
 from nacosdns.errors import ControlError
+from nacosdns.surroundings import Surroundings
 
 
 def control(running, verb: str, **arguments: object) -> object:
@@ -230,6 +235,19 @@ def test_a_late_password_stops_no_dns_and_is_taken_when_it_is_there(bridge, tmp_
     assert len(running.said("password.unreadable")) == 1
 
 
+def test_a_password_file_that_goes_while_running_is_told_until_it_is_there_again(bridge, tmp_path):
+    secret = tmp_path / "password"
+    secret.write_text("s3cret\n")
+    running = bridge(text=f'[nacos]\nusername = "n"\npassword_file = "{secret}"').up()
+
+    assert own(running)["password"] == ""
+
+    secret.unlink()
+    until(lambda: str(secret) in own(running)["password"])
+    secret.write_text("s3cret\n")
+    until(lambda: own(running)["password"] == "")
+
+
 # Descriptors that are not there
 
 
@@ -314,6 +332,108 @@ def test_an_address_that_takes_in_one_of_ours_needs_a_restart_and_blames_nobody(
 
     assert not running.said("is taken by")
     assert answers(running)
+
+
+class Moving:
+    """A host whose interface d1 has other addresses from one look to the next, and who listens there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *listen: str) -> None:
+        self.port = free_port()
+        self.listeners = Listeners()
+        self.surroundings = Surroundings(self.listeners)
+        self.config = Config(server=Server(listen=tuple(f"{one}:{self.port}" for one in listen)))
+        self.found: tuple[host.HostAddress, ...] = ()
+        self.log = structlog.testing.LogCapture()
+        self.surroundings._log = structlog.wrap_logger(None, processors=[self.log])
+        monkeypatch.setattr(host, "addresses", lambda: self.found)
+
+    def has(self, *addresses: str, interface: str = "d1") -> None:
+        pairs = [("lo", "127.0.0.1"), *((interface, address) for address in addresses)]
+        self.found = tuple(
+            host.HostAddress(name, ipaddress.ip_address(text), ipaddress.ip_network(f"{text}/32"))
+            for name, text in pairs
+        )
+
+    def look(self) -> None:
+        self.surroundings.look(self.config)
+
+    @property
+    def wanted(self) -> list[str]:
+        return [endpoint.host for endpoint in self.listeners.wanted]
+
+    @property
+    def waits_for(self) -> list[str]:
+        late = [endpoint.host for endpoint in self.listeners.late]
+        return [*(entry.removesuffix(f":{self.port}") for entry in self.listeners.missing), *late]
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """What was told since this was asked last, each event with its address or entry."""
+        kinds = [entry["event"].removeprefix("listen.") for entry in self.log.entries]
+        said = [str(entry.get("address") or entry.get("entry")) for entry in self.log.entries]
+        self.log.entries.clear()
+        return sorted((kind, text.removesuffix(f":{self.port}")) for kind, text in zip(kinds, said, strict=True))
+
+
+@pytest.fixture
+def moving(monkeypatch):
+    made = Moving(monkeypatch, "127.0.0.1", "d1")
+    made.has("127.79.0.1")
+    made.surroundings.want(made.config)
+    yield made
+    made.listeners.close()
+
+
+def test_an_interface_wants_the_addresses_that_it_has_now_and_tells_of_each_that_comes_and_goes(moving):
+    moving.has("127.80.0.1")
+    moving.look()
+    told = moving.told
+    moving.look()
+
+    assert moving.wanted == ["127.0.0.1", "127.80.0.1"]
+    assert moving.waits_for == []
+    assert told == [("address_appeared", "127.80.0.1"), ("address_gone", "127.79.0.1")]
+    assert moving.told == []
+
+
+def test_an_interface_that_goes_is_waited_for_itself_and_its_address_is_told_when_it_comes_back(moving):
+    moving.has()
+    moving.look()
+    moving.look()
+    waits, gone = moving.waits_for, moving.told
+    moving.has("127.79.0.1")
+    moving.look()
+
+    assert waits == ["d1"]
+    assert gone == [("address_gone", "127.79.0.1"), ("interface_missing", "d1")]
+    assert (moving.wanted, moving.waits_for) == (["127.0.0.1", "127.79.0.1"], [])
+    assert moving.told == [("address_appeared", "127.79.0.1")]
+
+
+def test_a_kernel_that_tells_of_no_address_at_all_takes_none_away(moving):
+    moving.found = ()
+    moving.look()
+
+    assert moving.wanted == ["127.0.0.1", "127.79.0.1"]
+    assert moving.told == []
+    assert "127.79.0.1" in moving.surroundings.present
+
+
+def test_a_socket_that_the_service_manager_gave_for_an_address_of_an_interface_is_kept_without_it(monkeypatch):
+    moving = Moving(monkeypatch, "d1")
+    given = [socket.socket(socket.AF_INET, kind) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)]
+    for sock in given:
+        sock.bind(("127.79.0.1", moving.port))
+    given[1].listen()
+    moving.listeners.take_given(given)
+    moving.has("127.79.0.1")
+    moving.surroundings.want(moving.config)
+    moving.has()
+    moving.look()
+
+    assert moving.wanted == ["127.79.0.1"]
+    assert moving.told == []
+    moving.listeners.close()
 
 
 # What is shown

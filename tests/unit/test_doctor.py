@@ -59,7 +59,7 @@ GOOD = Facts(
 )
 """A host that nothing is wrong with."""
 SETTING = Setting()
-CLUSTER = Setting(own="127.0.0.1", agent=False, listen=("0.0.0.0:53",), allow=("private",))
+CLUSTER = Setting(own="127.0.0.1", agent=False, listen=("0.0.0.0:53",), allow=("loopback", "private"))
 
 
 def having(part: str, **changes: object) -> Facts:
@@ -145,8 +145,8 @@ CASES = [
     ("upstreams", {"looping": ("127.0.0.1:53",), "named": ("127.0.0.1:53",)}, "forward.loop", "error"),
     ("disk", {"damaged": ("/var/lib/nacosdns/cache.db.damaged-1",)}, "disk.damaged", "warning"),
     ("disk", {"exists": False}, "disk.dir", "warning"),
-    ("disk", {"read_only": True}, "disk.writable", "error"),
-    ("disk", {"writable": False}, "disk.writable", "error"),
+    ("disk", {"write_error": "Read-only file system"}, "disk.writable", "error"),
+    ("disk", {"write_error": "Permission denied", "user": "nacosdns"}, "disk.writable", "error"),
     ("disk", {"free_bytes": 1 << 20, "free_part": 0.4}, "disk.space", "error"),
     ("disk", {"free_bytes": 1 << 20, "free_part": 0.91}, "disk.space", "warning"),
     ("disk", {"free_bytes": 50 << 20, "free_part": 0.5}, "disk.space", "warning"),
@@ -320,10 +320,149 @@ def test_a_bridge_that_does_not_answer_is_told_apart_from_one_that_does_not_run(
 
 
 def test_what_a_part_ended_of_is_said():
-    ends = ("front 3 (4 times): PermissionError: no (store.py:1)",)
+    ends = ("front 3, 4 times in a row: PermissionError: no (store.py:1)",)
 
     assert ends[0] in finding("bridge.front", having("bridge", covered=True, ends=ends)).seen
     assert wrong(having("bridge", ends=ends)) == [("bridge.parts", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "todo"),
+    [
+        ("unable to open database file: Read-only file system", "mount it for writing"),
+        ("attempt to write a readonly database: cache.db: Permission denied", "server.user"),
+        ("attempt to write a readonly database", "server.user"),
+        ("database or disk is full: No space left on device", "make room"),
+        ("database or disk is full", "make room"),
+        ("file is not a database", "start the bridge again"),
+        ("database disk image is malformed", "start the bridge again"),
+        ("disk I/O error", "health of the disk"),
+        ("something else", "see store.write_failed"),
+    ],
+)
+def test_a_store_that_fails_has_one_cure_for_each_cause(reason: str, todo: str):
+    found = finding("bridge.store", having("bridge", store_failing=reason))
+    not_used = finding("bridge.store", having("bridge", store_error=reason))
+
+    assert todo in found.todo
+    assert ("make room" in found.todo) is ("full" in reason)
+    assert found.command == ("systemctl restart nacosdns" if "again" in todo else "")
+    assert not_used.todo == found.todo or "else" in reason
+
+
+@pytest.mark.parametrize(("free_mib", "todo"), [(5, "larger disk"), (12, "larger disk"), (90, "larger disk")])
+def test_a_small_disk_with_most_of_it_free_is_not_told_to_make_room(free_mib: int, todo: str):
+    found = finding("disk.space", having("disk", free_bytes=free_mib << 20, free_part=0.92))
+
+    assert todo in found.todo
+    assert "make room" not in found.todo
+
+
+def test_a_disk_that_this_user_cannot_try_is_judged_by_the_bridge_and_without_one_never_called_good():
+    facts = having("disk", tried=False)
+
+    assert wrong(facts) == []
+    assert ("disk.writable", "warning") in wrong(msgspec.structs.replace(facts, bridge=None))
+
+
+def test_a_stopped_part_is_told_with_the_command_that_lets_it_go_on():
+    keeper = finding("bridge.parts", having("bridge", stopped=(("the keeper", 4711),)))
+    web = having("bridge", stopped=(("the web", 4712),), web_phase="hangs")
+
+    assert (keeper.severity.value, keeper.command) == ("error", "kill -CONT 4711")
+    assert keeper.seen == "the keeper is stopped, pid 4711"
+    assert wrong(web) == [("bridge.web", "warning")]
+    assert finding("bridge.web", web).command == "kill -CONT 4712"
+    assert "it is stopped" in finding("bridge.web", web).seen
+
+
+def test_upstreams_that_come_and_go_are_told_as_status_tells_it():
+    facts = having("bridge", flaps=("192.0.2.1:53 changed 9 times in 10 min, last error timeout",))
+
+    assert wrong(facts) == [("forward.flaps", "warning")]
+    assert "192.0.2.1:53 changed 9 times" in finding("forward.flaps", facts).seen
+
+
+@pytest.mark.parametrize(
+    ("listen", "allow", "own"),
+    [
+        (("127.0.0.1:53", "10.77.0.1:53"), ("10.77.0.0/24",), "127.0.0.1"),
+        (("127.0.0.1:53", "[::1]:53", "10.77.0.1:53"), ("10.77.0.0/24", "127.0.0.0/8"), "::1"),
+        (("127.0.0.1:53", "10.77.0.1:53"), ("loopback",), "10.77.0.1"),
+        (("lo:53", "10.77.0.1:53"), ("10.77.0.0/24",), "127.0.0.1"),
+        (("127.0.0.1:53", "10.77.0.1:53"), ("link",), ""),
+        (("0.0.0.0:53",), ("10.77.0.0/24",), "127.0.0.1"),
+        (("127.0.0.1:53", "10.77.0.1:53"), ("loopback", "link"), ""),
+        (("127.0.0.1:53", "[fe80::1%eth0]:53"), ("loopback", "private"), ""),
+        (("127.0.0.1:53",), ("10.77.0.0/24",), ""),
+    ],
+)
+def test_this_host_has_to_be_among_those_who_may_ask(listen: tuple[str, ...], allow: tuple[str, ...], own: str):
+    found = [one for one in judge(GOOD, Setting(listen=listen, allow=allow)) if one.id == "access.own"]
+
+    assert [one.severity.value for one in found] == ["warning"] * bool(own)
+    assert all(f"that ask {own} get REFUSED: it is not in server.allow" in one.seen for one in found)
+    loopback = own in {"127.0.0.1", "::1"}
+    assert all(("loopback" if loopback else own) in one.todo for one in found)
+
+
+@pytest.mark.parametrize("used", [26, 24])
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        ({"web_phase": "down", "web_fault": "127.0.0.1:9353 (tcp) cannot be bound"}, "bridge.web"),
+        ({"failed": ("the keeper: the keeper is down; try again",)}, "bridge.parts"),
+        ({"passing": ("the web: it is starting",)}, "bridge.parts"),
+    ],
+)
+def test_what_follows_from_files_that_are_used_up_points_to_them(state: dict[str, object], name: str, used: int):
+    files = (OpenFiles(name="the supervisor", pid=10, used=used, limit=26),)
+    ends = ("front 3, 3 times in a row: cannot be started: Too many open files",)
+    facts = having("bridge", files=files, covered=True, **{"ends": ends} | state)
+
+    assert set(wrong(facts)) >= {("limits.files", "error"), ("bridge.front", "error")}
+    assert {finding(one, facts).todo for one in ("bridge.front", name)} == {"see limits.files"}
+
+
+def test_an_address_server_that_does_not_answer_is_named():
+    bridge = having("bridge", namespaces=(LATE,)).bridge
+    facts = msgspec.structs.replace(GOOD, bridge=bridge, nacos=None, unknown={"nacos": "cannot be reached"})
+    setting = Setting(endpoint="10.0.0.9:8080")
+
+    assert wrong(facts, setting) == [("nacos.endpoint", "error"), ("nacos.connected", "error")]
+    assert "10.0.0.9:8080" in finding("nacos.endpoint", facts, setting).seen
+    assert "nacos.endpoint" in finding("nacos.connected", facts, setting).todo
+
+
+def test_a_password_file_has_its_fault_and_its_mode():
+    facts = having("secret", error="/etc/nacosdns/password is empty", mode=0o644)
+
+    assert wrong(facts) == [("secret.file", "error"), ("secret.file", "warning")]
+
+
+def test_a_guard_that_runs_is_not_to_be_started_again():
+    fought = having("guard", fought_s=20.0)
+    facts = msgspec.structs.replace(fought, resolv=ResolvFile(servers=("192.0.2.1", "192.0.2.2")))
+    facts = msgspec.structs.replace(facts, answers={"192.0.2.1": "NXDOMAIN", "192.0.2.2": "NXDOMAIN"})
+    bad = [one for one in judge(facts, SETTING) if one.id.startswith("resolv.") and one.severity is not Severity.OK]
+
+    assert {one.id for one in bad} == {"resolv.ours", "resolv.fallback"}
+    assert "see guard.fight" in finding("resolv.ours", facts).todo
+    assert not any("guard" in one.command for one in bad)
+    assert not any("have the guard keep" in one.todo for one in bad)
+
+
+def test_a_bridge_that_does_not_run_may_end_at_once_and_who_says_why_is_named():
+    todo = finding("bridge.running", having("bridge", error="not running"), Setting(config_path="/etc/n.toml")).todo
+
+    assert "`journalctl -u nacosdns` or `nacosdns run -c /etc/n.toml` says why" in todo
+
+
+@pytest.mark.parametrize(
+    ("entry", "todo"), [("d1:53", "bring that interface up"), ("10.0.0.9:53", "give this host that address")]
+)
+def test_what_is_waited_for_is_an_address_or_an_interface(entry: str, todo: str):
+    assert todo in finding("bridge.listen", having("bridge", missing=(entry,))).todo
 
 
 def test_spellings_that_share_a_name_are_a_warning_and_services_not_looked_at_are_said() -> None:
@@ -501,7 +640,7 @@ def test_who_fights_for_resolv_conf_is_named_or_how_to_find_it(writers, maker: s
 
 
 def test_in_a_container_with_the_bridge_inside_an_empty_file_is_no_fault_and_a_foreign_one_is_for_the_guard():
-    inside = having("system", container="docker", systemd=False)
+    inside = msgspec.structs.replace(having("system", container="docker", systemd=False), guard=Guard())
     empty = msgspec.structs.replace(inside, resolv=ResolvFile(kind="missing", servers=()))
     foreign = msgspec.structs.replace(
         inside, resolv=ResolvFile(servers=("192.0.2.1",)), answers={"192.0.2.1": "NXDOMAIN"}

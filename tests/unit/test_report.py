@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nacosdns import problems, report, words
+from nacosdns import commands, problems, report, words
 
 
 def test_cached_answers_tell_stale_ones_and_flags_apart() -> None:
@@ -130,7 +130,14 @@ def front(**facts: object) -> dict[str, object]:
 
 LOOPED = {"address": "127.0.0.1:53", "why": "that is ourselves"}
 FAILS = {"192.0.2.1:53": "said SERVFAIL"}
-FLAPS = {"address": "192.0.2.1:53", "health": "up", "changes_10min": 6, "last_error": "refused"}
+FLAPS = {
+    "address": "192.0.2.1:53",
+    "health": "up",
+    "changes_10min": 6,
+    "changed_s": 40.0,
+    "last_error": "nothing listens there",
+}
+FLAPPED = "UPSTREAM FLAPS: 192.0.2.1:53 went down or came back 6 times in 10 min, last 40 s ago; it is up now, last error nothing listens there"
 
 
 @pytest.mark.parametrize(
@@ -154,8 +161,9 @@ FLAPS = {"address": "192.0.2.1:53", "health": "up", "changes_10min": 6, "last_er
         ([front(answered_s=2.0), front(failing=FAILS)], []),
         (
             [front(upstreams=[FLAPS | {"changes_10min": 2}]), front(upstreams=[FLAPS])],
-            ["UPSTREAM FLAPS: 192.0.2.1:53 changed 6 times in 10 min, last error refused"],
+            [FLAPPED],
         ),
+        ([front(upstreams=[FLAPS | {"changed_s": 121.0}])], []),
         ([front(upstreams=[FLAPS | {"changes_10min": 5}])], []),
         (
             [front(), front(failed_names=12, failed_last="a.example. (192.0.2.1:53 said SERVFAIL)")],
@@ -187,12 +195,87 @@ def test_the_head_of_status_says_how_outside_names_go(fronts: list[dict[str, obj
             ["front 3 HANGS for 5 s, pid 7 is stopped: kill -CONT 7; it is replaced after 10 s"],
         ),
         ({"role": "keeper", "failures": 2, "reason": "x"}, ["keeper FAILS, 2 times in a row: x"]),
+        ({"role": "keeper", "phase": "starting"}, ["keeper is starting"]),
+        ({"phase": "down"}, ["front 3 is down"]),
+        (
+            {"phase": "starting", "failures": 1, "reason": "ended by SIGKILL"},
+            ["front 3 is starting, it ended before: ended by SIGKILL"],
+        ),
+        ({"role": "web", "phase": "draining"}, []),
     ],
 )
 def test_the_head_of_status_says_which_process_fails_or_hangs(child: dict[str, object], said: list[str]) -> None:
     good = {"role": "front", "slot": 3, "pid": 7, "phase": "ready", "beat_age_s": 5.0, "failures": 0, "reason": ""}
 
     assert problems.found({"supervisor": {"children": [good | child]}}) == said
+
+
+@pytest.mark.parametrize(
+    ("child", "said"),
+    [
+        ({"role": "keeper"}, ["keeper is starting"]),
+        ({"sockets": []}, []),
+        ({"role": "web"}, []),
+        ({"sockets": [], "failures": 1}, ["front 3 is starting"]),
+    ],
+)
+def test_of_a_fresh_bridge_whoever_starts_last_is_not_named(child: dict[str, object], said: list[str]) -> None:
+    one = {"role": "front", "slot": 3, "pid": 7, "phase": "starting", "beat_age_s": 0.1, "failures": 0, "reason": ""}
+    answers = one | {"slot": 2, "phase": "ready", "sockets": [0]}
+    children = [answers, one | child]
+
+    assert problems.found({"supervisor": {"up_s": 2.0, "children": children}}) == said
+    assert problems.found({"supervisor": {"up_s": 2.0, "children": [one]}}) == ["front 3 is starting"]
+
+
+NEVER = "NOBODY ANSWERS: our own test query on 10.0.0.2:53 was never answered"
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"canary_age_s": 0.4}, []),
+        ({"canary_age_s": None}, [NEVER]),
+        ({"canary_age_s": 40.0}, ["NOBODY ANSWERS: our own test query on 10.0.0.2:53 was answered last 40 s ago"]),
+        ({"canary_age_s": None, "up_s": 2.0}, []),
+        ({"canary_age_s": None, "listen": ["10.0.0.9:53"]}, ["waiting for 10.0.0.9:53"]),
+        ({"canary_age_s": None, "covered": [0]}, ["NO FRONT on sockets 0: clients get SERVFAIL"]),
+    ],
+)
+def test_the_head_of_status_says_that_nothing_comes_back_from_where_we_listen(
+    own: dict[str, object], said: list[str]
+) -> None:
+    missing = ["10.0.0.9:53"] if "10.0.0.9:53" in own.get("listen", ()) else []
+    good = {"up_s": 60.0, "listen": ["10.0.0.2:53"], "missing": missing, "covered": []}
+
+    assert problems.found({"supervisor": good | own}) == said
+
+
+@pytest.mark.parametrize(
+    ("catalogues", "state", "said"),
+    [
+        ([("a", "G", 0), ("a", "H", 0)], {}, ["NACOS EMPTY: it lists no service at all in namespace a (group G, H)"]),
+        ([("a", "G", 0), ("a", "H", 1)], {}, []),
+        ([], {}, []),
+        ([("a", "G", 0)], {"connected": False, "last_error": "gone"}, ["NO NACOS: gone"]),
+        ([("a", "G", 0)], {"refused": "403"}, ["NACOS REFUSES: 403"]),
+    ],
+)
+def test_the_head_of_status_says_that_nacos_lists_nothing(
+    catalogues: list[tuple[str, str, int]], state: dict[str, object], said: list[str]
+) -> None:
+    rows = [{"namespace": name, "group": group, "listed": count} for name, group, count in catalogues]
+
+    assert problems.found({"keeper": spaces(a=state) | {"catalogues": rows}}) == said
+
+
+def test_the_head_of_status_says_which_files_are_refused_while_running() -> None:
+    answer = {"supervisor": {"password": "p is empty"}, "keeper": {"static_file_refused": "s: not TOML"}}
+
+    assert problems.found(answer) == [
+        "STATIC FILE REFUSED: s: not TOML; what was read of it before holds",
+        "NO PASSWORD: p is empty",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -270,3 +353,92 @@ def test_a_process_that_never_started_has_no_heartbeat() -> None:
 
     assert "7003.6" not in said
     assert "0.4 s" in said
+
+
+# The exit code of status
+
+
+def bridge(*, up_s: float = 60.0, canary_age_s: float | None = 0.5, **phases: str) -> dict[str, object]:
+    roles = {"keeper": "keeper", "web": "web", "reader": "front", "standby": "front"}
+    children = [
+        {
+            "role": role,
+            "slot": slot,
+            "pid": 7,
+            "phase": phases.get(name, "ready"),
+            "sockets": [0] if name == "reader" else [],
+            "failures": 0,
+            "beat_age_s": 4.0,
+        }
+        for slot, (name, role) in enumerate(roles.items(), 1)
+    ]
+    own = {"up_s": up_s, "canary_age_s": canary_age_s, "listen": ["127.0.0.1:53"], "missing": [], "covered": []}
+    return {"supervisor": own | {"children": children}, "keeper": {}, "fronts": {}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "whole"),
+    [
+        (bridge(), True),
+        (bridge(web="hangs"), False),
+        (bridge(keeper="hangs"), False),
+        (bridge(standby="hangs"), False),
+        (bridge(web="down"), False),
+        (bridge(standby="starting"), False),
+        (bridge(keeper="starting"), False),
+        (bridge(keeper="starting", up_s=1.0), False),
+        (bridge(standby="starting", web="down", up_s=1.0), True),
+        (bridge(reader="draining"), True),
+        (bridge(canary_age_s=None), False),
+        (bridge(canary_age_s=None, up_s=1.0), True),
+    ],
+)
+def test_status_is_exit_1_exactly_where_its_head_says_that_a_part_is_away(answer, whole) -> None:
+    assert commands.is_whole(answer) is whole
+    assert (problems.found(answer) == []) is whole
+
+
+def test_a_bridge_that_starts_is_not_whole_before_a_front_reads() -> None:
+    answer = bridge(canary_age_s=None, up_s=1.0)
+    answer["supervisor"]["children"][2]["sockets"] = []
+
+    assert not commands.is_whole(answer)
+
+    answer["supervisor"]["missing"] = answer["supervisor"]["listen"]  # nobody could ask it
+
+    assert commands.is_whole(answer)
+
+
+# Words and widths
+
+
+def test_counts_have_the_right_number_of_words() -> None:
+    def said(*severities: str) -> str:
+        rows = [{"severity": word, "id": "a", "seen": "b", "todo": "", "command": ""} for word in severities]
+        return report.findings(rows, ()).splitlines()[-1]
+
+    assert said("error", "warning", "warning", "ok") == "1 error, 2 warnings, 1 good"
+    assert said("error", "error", "warning") == "2 errors, 1 warning, 0 good"
+
+
+def test_a_long_name_does_not_make_every_line_of_services_long() -> None:
+    service, name = "a" * 200 + "-end", "(" + "'b'" * 70 + " has 210 bytes; a part of a name holds 63)"
+    said = report.services([{"service": service, "name": name}, {"service": "orders", "name": "orders.nacos."}])
+
+    assert max(map(len, said.splitlines())) < 220
+    assert "has 210 bytes; a part of a name holds 63)" in said
+    assert "aaaaaaaaaa…aaaaa" in said
+    assert "-end" in said
+
+
+def test_services_that_only_letter_case_tells_apart_stand_below_the_table() -> None:
+    spelled = {"orders": ["Orders", "ORDERS"], "Orders": ["orders", "ORDERS"], "users": []}
+    rows = [
+        {"name": "n.", "service": service, "group": "G", "namespace": "public", "spellings": others}
+        for service, others in spelled.items()
+    ]
+
+    assert report.services(rows).splitlines()[4:] == [
+        "",
+        "one name means ORDERS, Orders and orders (public/G): names of DNS do not tell letter case; see nacosdns doctor",
+    ]

@@ -1,6 +1,6 @@
 """What is wrong with a host, from facts: the bridge, its neighbours and its machine.
 
-Names are core/doctor_names.py, Nacos and upstreams core/doctor_outside.py.
+Names are core/doctor_names.py, Nacos and upstreams core/doctor_outside.py, the disk core/doctor_disk.py.
 
 Must not know: where facts come from. Rules: every finding says what was seen and, when it is not good, what to do; a
 fact that could not be learned is a warning, never silence; the same facts give the same findings in the same order.
@@ -8,17 +8,18 @@ fact that could not be learned is a warning, never silence; the same facts give 
 
 from __future__ import annotations
 
-import shlex
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from nacosdns.core import access, doctor_names, doctor_outside, doctor_running
+from nacosdns.core import access, doctor_disk, doctor_names, doctor_outside, doctor_running
 from nacosdns.core.doctor_outside import some
 from nacosdns.core.finding import Severity, error, ok, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from ipaddress import IPv4Address, IPv6Address
 
-    from nacosdns.core.facts import Bridge, Disk, Facts, Holder, Jvm, Setting
+    from nacosdns.core.facts import Bridge, Facts, Holder, Jvm, Setting
     from nacosdns.core.finding import Finding
 
 CANARY_OLD_S = 3.0
@@ -26,11 +27,8 @@ BUFFER_MS_MIN = 200
 QUERY_BUFFER_BYTES = 416
 """What one waiting query takes of a receive buffer (edge/sockets.py)."""
 _QUERIES_PER_MS = 10
-_FREE_NONE_BYTES, _FREE_LOW_BYTES, _FREE_ENOUGH_BYTES, _FREE_LOW_PART = 10 << 20, 100 << 20, 1 << 30, 0.05
-_FREE_MOST_PART = 0.5
-_INODES_LOW = 0.02
 _DNS_PORT = 53
-_UNKEPT, _SHARED = {"tmpfs", "ramfs"}, {"nfs", "nfs4", "cifs", "fuse.sshfs", "9p"}
+_WEB = "the web"
 _SYSTEMD_PID = 1
 _JAVA_TTL_MAX_S = 10
 REFUSED_WITHIN_S = 600.0
@@ -44,7 +42,7 @@ def judge(facts: Facts, setting: Setting) -> tuple[Finding, ...]:
     unknown = [
         warning("unknown", f"{what} could not be looked at: {why}", "see whether a disk or a server hangs")
         for what, why in sorted(facts.unknown.items())
-        if what != "bridge"
+        if what != "bridge" and not (what == "nacos" and setting.endpoint)
     ]
     return (*found, *unknown)
 
@@ -83,7 +81,8 @@ def _bridge(facts: Facts, setting: Setting) -> Iterator[Finding]:
     yield ok("bridge.running", f"runs as pid {bridge.pid}")
     if bridge.covered:
         seen = "; ".join(("no front answers: clients get SERVFAIL", *bridge.ends))
-        yield error("bridge.front", seen, "mend what the last ones say, or see child.exited in its log")
+        todo = "mend what the last ones say, or see child.exited in its log"
+        yield error("bridge.front", seen, "see limits.files" if doctor_running.lacks_files(bridge) else todo)
     elif bridge.canary_age_s is None or bridge.canary_age_s > CANARY_OLD_S:
         age = "never" if bridge.canary_age_s is None else f"{bridge.canary_age_s:.0f} s ago"
         todo = (
@@ -96,7 +95,6 @@ def _bridge(facts: Facts, setting: Setting) -> Iterator[Finding]:
     yield from _refused(bridge, setting)
     yield from _parts(bridge)
     yield from _web(facts, bridge)
-    yield from _store(bridge)
 
 
 def _down(facts: Facts, setting: Setting, bridge: Bridge) -> Finding:
@@ -105,16 +103,24 @@ def _down(facts: Facts, setting: Setting, bridge: Bridge) -> Finding:
         return error("bridge.running", bridge.error, todo, _systemctl(facts, "restart"))
     if held := "; ".join(_held(facts, setting)):
         return error("bridge.running", held, "stop it, or set server.listen to another address")
-    return error("bridge.running", bridge.error, "start it", _systemctl(facts, "start"))
+    todo = f"start it; `journalctl -u nacosdns` or `nacosdns run{setting.option}` says why when it ends at once"
+    return error("bridge.running", bridge.error, todo, _systemctl(facts, "start"))
 
 
 def _parts(bridge: Bridge) -> Iterator[Finding]:
+    short = "see limits.files" if doctor_running.lacks_files(bridge) else ""
+    for name, pid in bridge.stopped:
+        if name != _WEB:
+            todo = "let it go on: a signal (SIGSTOP) or a debugger stopped it"
+            yield error("bridge.parts", f"{name} is stopped, pid {pid}", todo, f"kill -CONT {pid}")
     for end in () if bridge.covered else bridge.ends:
-        yield warning("bridge.parts", f"it fails: {end}", "mend what it says; it is started again by itself")
+        todo = "mend what it says; it is started again by itself"
+        yield warning("bridge.parts", f"it fails: {end}", short or todo)
     for part in bridge.passing:
-        yield warning("bridge.parts", part, "ask again; see its log when that lasts longer than half a minute")
+        todo = "ask again; see its log when that lasts longer than half a minute"
+        yield warning("bridge.parts", part, short or todo)
     for part in bridge.failed:
-        yield error("bridge.parts", part, "see its log; a part that died is started again by itself")
+        yield error("bridge.parts", part, short or "see its log; a part that died is started again by itself")
 
 
 def _missing(bridge: Bridge) -> Iterator[Finding]:
@@ -122,11 +128,12 @@ def _missing(bridge: Bridge) -> Iterator[Finding]:
         return
     seen = f"waits for {', '.join(bridge.missing)}, which this host does not have"
     six = [entry for entry in bridge.missing if entry.startswith("[::1]")]
-    todo = (
-        f'IPv6 is off here: take "{six[0]}" out of server.listen'
-        if six
-        else "give this host that address again, or correct server.listen"
-    )
+    if six:
+        todo = f'IPv6 is off here: take "{six[0]}" out of server.listen'
+    elif all(_address(host) for host in _hosts(bridge.missing)):
+        todo = "give this host that address again, or correct server.listen"
+    else:
+        todo = "bring that interface up, with an address, or correct server.listen"
     yield warning("bridge.listen", seen, todo)
 
 
@@ -150,21 +157,17 @@ def _web(facts: Facts, bridge: Bridge) -> Iterator[Finding]:
     others = sorted({_who(holder) for holder in facts.web_holders if holder.pid not in ours or not holder.pid})
     hangs = bridge.web_phase == "hangs"
     why = bridge.web_fault or ("it hangs" if hangs else f"it is {bridge.web_phase}")
-    todo = "it is replaced when it hangs for 10 s" if hangs else "free its address, or see child.exited in its log"
+    todo, command = "free its address, or see child.exited in its log", ""
+    if hangs:
+        todo = "it is replaced when it hangs for 10 s"
+    if pid := dict(bridge.stopped).get(_WEB):
+        why, todo, command = f"it is stopped, pid {pid}", "let it go on, or wait: it is replaced", f"kill -CONT {pid}"
+    elif doctor_running.lacks_files(bridge):
+        todo = "see limits.files"
     if others:
         why = f"its port is held by {', '.join(others)}"
         todo = "stop that program, or name another port in web.listen"
-    yield warning("bridge.web", f"no metrics and no health check: {why}", todo)
-
-
-def _store(bridge: Bridge) -> Iterator[Finding]:
-    if bridge.store_error:
-        seen = f"what is learned is not written: {bridge.store_error}"
-        todo = "mend that, or move cache.db away: what is in it is learned anew, while Nacos and upstreams answer"
-        yield error("bridge.store", seen, todo)
-    elif bridge.store_failing:
-        seen = f"writes to the disk fail, and are tried again: {bridge.store_failing}"
-        yield error("bridge.store", seen, "make room in cache.dir, or see store.write_failed in its log")
+    yield warning("bridge.web", f"no metrics and no health check: {why}", todo, command)
 
 
 def _systemctl(facts: Facts, word: str) -> str:
@@ -267,52 +270,6 @@ def _nscd(facts: Facts, setting: Setting) -> Iterator[Finding]:
 # The machine
 
 
-def _disk(facts: Facts, setting: Setting) -> Iterator[Finding]:
-    disk = facts.disk
-    if disk is None:
-        return
-    if not disk.exists:
-        todo = "the bridge makes it when it starts as root; else make it"
-        yield warning("disk.dir", f"cache.dir {disk.path} does not exist", todo, f"install -d -m 750 {disk.path}")
-        return
-    if disk.read_only:
-        yield error(
-            "disk.writable", f"cache.dir {disk.path} is read-only", "mount it for writing, or name another cache.dir"
-        )
-    elif not disk.writable:
-        yield error("disk.writable", f"cache.dir {disk.path} cannot be written", "give it to the user of server.user")
-    else:
-        yield ok("disk.writable", f"cache.dir {disk.path} can be written")
-    yield _room(disk)
-    if disk.damaged:
-        seen = f"a database was damaged and set aside, what it knew was learned anew: {some(disk.damaged)}"
-        todo = "see store.damaged in the log and the health of the disk; keep the file for a report, or remove it"
-        yield warning("disk.damaged", seen, todo, f"rm {shlex.quote(disk.path)}/cache.db.damaged-*")
-    if disk.kind in _UNKEPT:
-        seen = f"cache.dir is on {disk.kind}: after a reboot nothing is known until Nacos answers"
-        yield warning("disk.kind", seen, "name a directory on a disk in cache.dir")
-    elif disk.kind in _SHARED:
-        seen = f"cache.dir is on {disk.kind}: a database there can be damaged, and hangs with the network"
-        yield warning("disk.kind", seen, "name a directory on a local disk in cache.dir")
-    del setting
-
-
-def _room(disk: Disk) -> Finding:
-    size = f"{disk.free_bytes >> 20} MiB" if disk.free_bytes >= 1 << 20 else f"{disk.free_bytes >> 10} KiB"
-    seen = f"{size} ({disk.free_part:.0%}) of the disk of cache.dir are free"
-    if disk.free_bytes < _FREE_NONE_BYTES and disk.free_part >= _FREE_MOST_PART:
-        return warning("disk.space", f"{seen}: it is small", "name a directory on a larger disk in cache.dir")
-    if disk.free_bytes < _FREE_NONE_BYTES:
-        return error("disk.space", seen, "make room: what is learned now is lost at the next start")
-    if disk.free_bytes < _FREE_LOW_BYTES or (disk.free_part < _FREE_LOW_PART and disk.free_bytes < _FREE_ENOUGH_BYTES):
-        return warning("disk.space", seen, "make room")
-    if disk.inodes_part < _INODES_LOW:
-        return warning(
-            "disk.space", f"{disk.inodes_part:.1%} of the inodes of that disk are free", "remove files there"
-        )
-    return ok("disk.space", seen)
-
-
 def _secret(facts: Facts, setting: Setting) -> Iterator[Finding]:
     secret = facts.secret
     if secret is None:
@@ -320,11 +277,11 @@ def _secret(facts: Facts, setting: Setting) -> Iterator[Finding]:
     command = f"chmod o-rwx {secret.path}"
     if secret.error:
         yield error("secret.file", f"nacos.password_file: {secret.error}", "write the password into it, one line")
-    elif secret.mode & 0o004:
+    if secret.mode & 0o004:
         yield warning(
             "secret.file", f"everybody can read {secret.path}", "close it", command, fix=f"secret:{secret.path}"
         )
-    else:
+    elif not secret.error:
         yield ok("secret.file", f"only its owner and group can read {secret.path}")
     del setting
 
@@ -371,8 +328,8 @@ def _limits(facts: Facts, setting: Setting) -> Iterator[Finding]:
 
 def _access(facts: Facts, setting: Setting) -> Iterator[Finding]:
     wide = access.open_entries(setting.allow)
-    hosts = [entry.rpartition(":")[0].strip("[]") for entry in setting.listen]
-    if all(host.startswith("127.") or host == "::1" for host in hosts):
+    hosts = _hosts(setting.listen)
+    if all(_is_loopback(host) for host in hosts):
         yield ok("access.open", "only this host can ask")
         return
     public = facts.system.public_addresses if facts.system else ()
@@ -384,6 +341,40 @@ def _access(facts: Facts, setting: Setting) -> Iterator[Finding]:
         yield warning("access.open", f"everybody may ask ({', '.join(wide)})", todo)
     else:
         yield ok("access.open", f"may ask: {', '.join(setting.allow)}")
+
+
+def _hosts(entries: Iterable[str]) -> list[str]:
+    """The addresses and interfaces of entries as in server.listen, without port and brackets."""
+    return [entry.rpartition(":")[0].strip("[]") for entry in entries]
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """None for an interface."""
+    try:
+        return ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    found = _address(host)
+    return found is not None and found.is_loopback
+
+
+def _own_access(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    """Whether the programs of this host itself may ask: they come from the address that they ask."""
+    hosts = ["127.0.0.1" if host == "lo" else host for host in _hosts(setting.listen)]
+    if "link" in setting.allow or all(map(_is_loopback, hosts)):
+        return  # every address of ours is in a subnet of ours; nobody is refused where nobody else comes in
+    if facts.resolv and setting.own in facts.resolv.servers:
+        hosts.append(setting.own)
+    asked = {host: found for host in hosts if (found := _address(host)) and not found.is_unspecified}
+    allowed = access.Access(setting.allow)
+    shut = [host for host, found in asked.items() if not allowed.contains(found.packed)]
+    if shut:
+        names = ['"loopback"' if _is_loopback(host) else f'"{host}"' for host in shut]
+        seen = f"programs of this host that ask {', '.join(shut)} get REFUSED: it is not in server.allow"
+        yield warning("access.own", seen, f"add {', '.join(dict.fromkeys(names))} to server.allow")
 
 
 def _refused_clients(facts: Facts, setting: Setting) -> Iterator[Finding]:
@@ -401,6 +392,6 @@ def _refused_clients(facts: Facts, setting: Setting) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Facts, Setting], Iterator[Finding]], ...] = (
-    *(_config, _bridge, doctor_running.judge, doctor_outside.judge, _ports, _nscd, _java),
-    *(_disk, _secret, _machine, _limits, _access, _refused_clients),
+    *(_config, _bridge, doctor_disk.store, doctor_running.judge, doctor_outside.judge, _ports, _nscd, _java),
+    *(doctor_disk.judge, _secret, _machine, _limits, _access, _own_access, _refused_clients),
 )

@@ -24,7 +24,6 @@ STUB = ("127.0.0.53", "127.0.0.54")
 LIBC_SERVER = "127.0.0.1"  # resolv.conf(5): asked where the file names none
 DOCKER_DNS = "127.0.0.11"
 FOUGHT_RECENTLY_S = 900.0
-_KEEP = "have the guard keep it"
 
 
 def judge(facts: Facts, setting: Setting) -> Iterator[Finding]:
@@ -45,8 +44,23 @@ def judge(facts: Facts, setting: Setting) -> Iterator[Finding]:
     yield from _names_service(facts, setting)
 
 
-def _guard_command(setting: Setting) -> str:
-    return f"nacosdns resolvconf guard{setting.option}"
+def _guard_command(facts: Facts, setting: Setting) -> str:
+    return "" if _guarded(facts) else f"nacosdns resolvconf guard{setting.option}"
+
+
+def _guarded(facts: Facts) -> bool:
+    return facts.guard is not None and facts.guard.runs
+
+
+def _keep(facts: Facts) -> str:
+    if not _guarded(facts):
+        return "have the guard keep it"
+    return f"let the guard that runs put it right{' (see guard.fight)' if _fights(facts) else ''}"
+
+
+def _fights(facts: Facts) -> bool:
+    fought_s = facts.guard.fought_s if facts.guard else None
+    return fought_s is not None and fought_s < FOUGHT_RECENTLY_S
 
 
 def _file(resolv: ResolvFile) -> Iterator[Finding]:
@@ -78,7 +92,7 @@ def _ours(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Findin
     elif own:
         behind = f"{own} stands behind {servers[0]}" if own in servers else f"{own} is not in {resolv.path}"
         seen = f"{behind}: programs of this host do not find {setting.zones[0]}"
-        command = "" if _contained(facts) else _guard_command(setting)
+        command = "" if _contained(facts) else _guard_command(facts, setting)
         yield error("resolv.ours", seen, _advice(facts, resolv), command, fix="resolv.conf")
     if own in servers[SERVERS_READ:]:
         yield error("resolv.ours", f"{own} is after the third server, where libc does not look", "put it first")
@@ -97,6 +111,8 @@ def _advice(facts: Facts, resolv: ResolvFile) -> str:
         return f"start the container with --dns ADDRESS, an address where the bridge listens for {container}"
     if container == "kubernetes":
         return "give the pod dnsConfig, or give the cluster's DNS a stub domain for our zone"
+    if _guarded(facts):
+        return _keep(facts)
     advice = {
         "systemd-resolved": "have the guard keep it, or tell systemd-resolved: DNS=127.0.0.1 and Domains=~ZONE in resolved.conf",
         "NetworkManager": "have the guard keep it, or set dns=none in NetworkManager.conf and write the file yourself",
@@ -116,13 +132,13 @@ def _fallback(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Fi
                 yield ok("resolv.fallback", f"{server} behind us knows {setting.zones[0]}")
             case "silent":
                 yield warning(
-                    "resolv.fallback", f"{server} does not answer", f"take it out, or {_KEEP}", fix="resolv.conf"
+                    "resolv.fallback", f"{server} does not answer", f"take it out, or {_keep(facts)}", fix="resolv.conf"
                 )
             case said:
                 seen = f"{server} does not know {setting.zones[0]} and says {said}"
                 final = ", which ends the search of a program" if said == "NXDOMAIN" else ""
-                todo = f"put a cluster node there (host.nodes), or nothing, and {_KEEP}"
-                command = _guard_command(setting)
+                todo = f"put a cluster node there (host.nodes), or nothing, and {_keep(facts)}"
+                command = _guard_command(facts, setting)
                 yield error("resolv.fallback", seen + final, todo, command, fix="resolv.conf" if setting.agent else "")
     if len(resolv.servers) > SERVERS_READ:
         seen = f"{len(resolv.servers)} servers, of which libc asks the first three"
@@ -131,20 +147,18 @@ def _fallback(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Fi
 
 def _makers(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Finding]:
     """Who writes the file anew."""
-    guarded = facts.guard is not None and facts.guard.runs
     if resolv.kind == "link" and resolv.servers[:1] and resolv.servers[0] in STUB:
         seen = f"{resolv.path} is a link to {resolv.target}: programs ask the stub of systemd-resolved, not us"
-        yield warning("resolv.stub", seen, _advice(facts, resolv), _guard_command(setting), fix="resolv.conf")
-    elif resolv.maker and not resolv.ours and not guarded:
+        yield warning("resolv.stub", seen, _advice(facts, resolv), _guard_command(facts, setting), fix="resolv.conf")
+    elif resolv.maker and not resolv.ours and not _guarded(facts):
         seen = f"{resolv.path} is written by {resolv.maker}, which will write it again"
-        yield warning("resolv.maker", seen, _advice(facts, resolv), _guard_command(setting))
+        yield warning("resolv.maker", seen, _advice(facts, resolv), _guard_command(facts, setting))
     if resolv.immutable:
         seen = f"{resolv.path} is immutable (chattr +i): nobody can put it right"
-        yield warning("resolv.immutable", seen, f"take the flag away and {_KEEP}", f"chattr -i {resolv.path}")
+        yield warning("resolv.immutable", seen, f"take the flag away and {_keep(facts)}", f"chattr -i {resolv.path}")
 
 
 def _options(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Finding]:
-    del facts
     options = dict(option.partition(":")[::2] for option in resolv.options)
     several = len(resolv.servers[:SERVERS_READ]) > 1
     before = len(list(resolv.options))
@@ -156,7 +170,9 @@ def _options(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Fin
         wrong = True
     if "rotate" in options and several:
         seen = "rotate: each of the servers is asked first in turn, so we are passed over"
-        yield warning("resolv.rotate", seen, f"take it out, or {_KEEP}", fix="resolv.conf" if setting.agent else "")
+        yield warning(
+            "resolv.rotate", seen, f"take it out, or {_keep(facts)}", fix="resolv.conf" if setting.agent else ""
+        )
         wrong = True
     if timeout_s > 2 and several and resolv.servers[0] == setting.own:
         seen = f"a server that is dead costs each query {timeout_s} s"
@@ -178,7 +194,7 @@ def _guard(facts: Facts, resolv: ResolvFile, setting: Setting) -> Iterator[Findi
     guard = facts.guard
     if guard is None:
         return
-    if guard.fought_s is not None and guard.fought_s < FOUGHT_RECENTLY_S:
+    if guard.fought_s is not None and _fights(facts):
         seen = f"{guard.fought_s:.0f} s ago the guard gave {resolv.path} up for a while: another program writes it again and again"
         yield error("guard.fight", seen, *_fighters(facts, resolv))
     if guard.runs:

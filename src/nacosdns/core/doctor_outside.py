@@ -24,7 +24,7 @@ _SLOW_TODO = "see the way to it and its load: names that are not known yet are a
 
 def judge(facts: Facts, setting: Setting) -> Iterator[Finding]:
     """Every finding, the good ones too."""
-    for check in (_nacos, _registry, _services, _forwarding):
+    for check in (_endpoint, _nacos, _registry, _services, _forwarding, _flapping):
         yield from check(facts, setting)
 
 
@@ -54,7 +54,7 @@ def _registry(facts: Facts, setting: Setting) -> Iterator[Finding]:
     yield from _listed(bridge)
     for why, names in apart.items():
         seen = f"{_counted(len(names), 'namespace')} not connected ({some(names)}): {why}"
-        yield error("nacos.connected", seen, _reconnected(facts))
+        yield error("nacos.connected", seen, _reconnected(facts, setting))
     if bridge.brake_s is not None:
         yield warning(
             "nacos.brake",
@@ -139,10 +139,12 @@ def _listed(bridge: Bridge) -> Iterator[Finding]:
                 yield warning("nacos.namespace", f"{where} holds no service at all{_anew(bridge)}", todo)
 
 
-def _reconnected(facts: Facts) -> str:
+def _reconnected(facts: Facts, setting: Setting) -> str:
     """What makes a connection come back, by what the servers say that were asked from here."""
     nacos = facts.nacos
     again = "the bridge tries again by itself"
+    if nacos is None and setting.endpoint:
+        return f"mend what is said of nacos.endpoint; {again}"
     if nacos is None:
         return f"see that Nacos runs and that nacos.servers is right; {again}"
     bad = [server for server in nacos.servers if server.http_error or server.grpc_error or server.http_port]
@@ -209,6 +211,13 @@ _NAMEABLE = (
 def _nameable(why: str) -> str:
     long = "register it under a name whose parts have at most 63 bytes"
     return next((todo for start, todo in _NAMEABLE if why.startswith(start)), long)
+
+
+def _endpoint(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    if setting.endpoint and "nacos" in facts.unknown:
+        seen = f"the address server {setting.endpoint} did not tell which servers of Nacos there are: {facts.unknown['nacos']}"
+        todo = "see that it runs and that nacos.endpoint is right, or name the servers in nacos.servers"
+        yield error("nacos.endpoint", seen, todo)
 
 
 def _nacos(facts: Facts, setting: Setting) -> Iterator[Finding]:
@@ -289,6 +298,13 @@ def _forwarding(facts: Facts, setting: Setting) -> Iterator[Finding]:
             yield warning("forward.names", bridge.failed_last, todo)
     yield from _ourselves(facts, setting)
     yield from _upstreams(facts, setting)
+
+
+def _flapping(facts: Facts, setting: Setting) -> Iterator[Finding]:
+    del setting
+    for said in facts.bridge.flaps if facts.bridge else ():
+        todo = "see the way to it and its load (ping, its log), or take it out of forward.upstreams"
+        yield warning("forward.flaps", said, todo)
 
 
 def _failing(bridge: Bridge) -> Finding:

@@ -13,13 +13,14 @@ from nacosdns.core.finding import error, ok, warning
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nacosdns.core.facts import Bridge, Facts, Setting
+    from nacosdns.core.facts import Bridge, Facts, OpenFiles, Setting
     from nacosdns.core.finding import Finding
 
 FILES_BESIDE_TCP = 256  # upstreams, links, listening sockets, database
 _NEARLY = 0.9
+_FILES_OUT = "open files"
 _TODO = (
-    ("open files", "see limits.files; of the whole host fs.file-max is the bound (sysctl fs.file-nr)"),
+    (_FILES_OUT, "see limits.files; of the whole host fs.file-max is the bound (sysctl fs.file-nr)"),
     ("not permitted", "let the bridge through the firewall of this host (nft list ruleset, iptables -S OUTPUT)"),
     ("denied", "see the routes of this host (ip route: prohibit) and its security modules"),
     ("uffer", "see the memory of this host, and its queues (tc -s qdisc)"),
@@ -51,18 +52,27 @@ def judge(facts: Facts, setting: Setting) -> Iterator[Finding]:
         yield warning("bridge.clock", seen, todo, "timedatectl status")
 
 
+def lacks_files(bridge: Bridge) -> bool:
+    """Whether something fails because no file more can be opened: what takes several at once fails before the last is used."""
+    return bool(_full(bridge)) or any(_FILES_OUT in end for end in bridge.ends)
+
+
+def _full(bridge: Bridge) -> list[OpenFiles]:
+    return [one for one in bridge.files if one.limit and one.used >= one.limit]
+
+
 def _files(bridge: Bridge, setting: Setting) -> Iterator[Finding]:
     needed = setting.tcp_connections + FILES_BESIDE_TCP
     limited = [one for one in bridge.files if one.limit]
-    full = [one for one in limited if one.used >= one.limit]
     nearly = [one for one in limited if one.limit > one.used >= _NEARLY * one.limit]
-    if full:
-        seen = "; ".join(f"{one.name} has used all {one.limit} files" for one in full)
+    if out := _full(bridge):
+        seen = "; ".join(f"{one.name} has used all {one.limit} files" for one in out)
         todo = f"set LimitNOFILE={needed * 2} in its unit, or ulimit -n, and see who holds so many connections"
-        yield error("limits.files", seen, todo, f"prlimit --pid {full[0].pid} --nofile={needed * 2}")
+        yield error("limits.files", seen, todo, f"prlimit --pid {out[0].pid} --nofile={needed * 2}")
     elif nearly:
         seen = "; ".join(f"{one.name} has used {one.used} of {one.limit} files" for one in nearly)
-        yield warning("limits.files", seen, f"set LimitNOFILE={needed * 2} in its unit, or ulimit -n")
+        grade = error if lacks_files(bridge) else warning
+        yield grade("limits.files", seen, f"set LimitNOFILE={needed * 2} in its unit, or ulimit -n")
     elif short := [one for one in limited if one.serves and one.limit < needed]:
         seen = f"{short[0].name} may open {short[0].limit} files, {needed} may be needed (server.tcp_connections)"
         yield warning("limits.files", seen, f"set LimitNOFILE={needed * 2} in its unit, or ulimit -n")
@@ -72,8 +82,8 @@ def _files(bridge: Bridge, setting: Setting) -> Iterator[Finding]:
 
 
 def _hindered(bridge: Bridge) -> Iterator[Finding]:
-    full = {one.name for one in bridge.files if one.limit and one.used >= one.limit}
+    out = {one.name for one in _full(bridge)}
     for name, reason in bridge.hindered:
-        if name not in full:
+        if name not in out:
             todo = next((todo for words, todo in _TODO if words in reason), "see what keeps it from that, and its log")
             yield error("bridge.hindered", f"this host did not let {name} work within the last 10 s: {reason}", todo)

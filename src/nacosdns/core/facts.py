@@ -27,6 +27,7 @@ class Setting(_Facts, frozen=True):
     guard: bool = False
     fronts: int = 1
     tcp_connections: int = 500
+    endpoint: str = ""
     config_path: str = ""
 
     @property
@@ -123,12 +124,16 @@ class System(_Facts, frozen=True):
 
 
 class Disk(_Facts, frozen=True):
-    """cache.dir and its file system; ``damaged`` are the databases that were set aside there."""
+    """cache.dir and its file system; ``damaged`` are the databases that were set aside there.
+
+    ``write_error``: why no file could be written there, as ``user`` ("" for ourselves), if that was ``tried``.
+    """
 
     path: str
     exists: bool = True
-    writable: bool = True
-    read_only: bool = False
+    tried: bool = True
+    write_error: str = ""
+    user: str = ""
     kind: str = ""
     free_bytes: int = 1 << 40
     free_part: float = 1.0
@@ -247,6 +252,7 @@ class Bridge(_Facts, frozen=True):
     release than this command. ``address_space``: how many bytes a process may map, 0 without a limit.
     ``failing``: what each upstream said to all that was asked lately; ``failed_last``: how many names fail while others do
     not, and the newest; ``hindered``: what this host does not let a part do.
+    ``stopped``: children that a signal stopped, with their pids; ``flaps``: upstreams that come and go, in words.
     ``reload_s``: how long ago a configuration was refused. ``web_phase`` is how far the web part is, "" without one;
     ``web_fault`` why it is not even started.
     """
@@ -261,6 +267,7 @@ class Bridge(_Facts, frozen=True):
     covered: bool = False
     ends: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    stopped: tuple[tuple[str, int], ...] = ()
     failed: tuple[str, ...] = ()
     passing: tuple[str, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
@@ -268,6 +275,7 @@ class Bridge(_Facts, frozen=True):
     left_out: tuple[tuple[str, str], ...] = ()
     failing: dict[str, str] = {}
     failed_last: str = ""
+    flaps: tuple[str, ...] = ()
     hindered: tuple[tuple[str, str], ...] = ()
     refused: Refused | None = None
     files: tuple[OpenFiles, ...] = ()

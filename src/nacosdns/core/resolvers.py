@@ -38,6 +38,7 @@ MISSES_TO_DOUBT = 2
 MISSES_TO_DOWN = 3
 ERRORS_TO_DOUBT = 3
 PLAIN_S = 3600.0
+NOBODY = "no upstream"
 _BRACKETED = re.compile(r"\[([^]]*:[^]]*)\](?::([0-9]+))?").fullmatch
 _UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what the kernel connects to instead
 
@@ -117,6 +118,9 @@ class Health(Enum):
     LOOP = "loop"  # it asks us back: not asked, checked again later
 
 
+_TOLD = {"refused": "nothing listens there"}
+"""What a person would take for something else: REFUSED is an answer."""
+
 _UP = Health.UP  # a look-up in an enum costs as much as a call
 _RANK = {Health.UP: 0, Health.DOUBTED: 1, Health.DOWN: 2}
 
@@ -124,7 +128,7 @@ _RANK = {Health.UP: 0, Health.DOUBTED: 1, Health.DOWN: 2}
 class Resolver(msgspec.Struct, eq=False, kw_only=True):
     """One upstream and what was seen of it. Times are of the monotonic clock; ``place`` is its place in the list.
 
-    ``replied_at`` is its last answer that counts, ``spoke_at`` its last failure or checked reply.
+    ``replied_at`` is its last answer that counts, ``spoke_at`` its last failure or checked reply; ``last_error`` is for people.
     """
 
     endpoint: Endpoint
@@ -198,7 +202,7 @@ class Resolver(msgspec.Struct, eq=False, kw_only=True):
     def missed(self, sent_at: float, now: float, error: str, *, probe: bool) -> None:
         """Nothing came within its patience, or the host refused. A reply since ``sent_at`` clears it."""
         self.failures += 1
-        self.last_error, self.error_at = error, now
+        self.last_error, self.error_at = _TOLD.get(error, error), now
         self.judged_at = now
         if sent_at < max(self.replied_at, self.spoke_at):
             return
@@ -291,7 +295,7 @@ class Resolvers:
         """Why ``order`` is empty, for people."""
         if not self._members:
             left_out = "; ".join(f"{address}: {why}" for address, why in self.refused)
-            return f"no upstream ({left_out})" if left_out else "no upstream"
+            return f"{NOBODY} ({left_out})" if left_out else NOBODY
         return "; ".join(f"{member.address}: {member.health.value}, {member.last_error}" for member in self._members)
 
     def named(self, address: str) -> Resolver | None:

@@ -1,13 +1,15 @@
 """The control socket: typed requests from `nacosdns ask`, `status` and the like, and their answers.
 
 Must not know: what a verb means. Rules: one request and one answer a connection, in frames of core/frames.py; who may
-ask is decided by the mode of the socket file; a slow or silent client costs one connection and nothing else.
+ask is decided by the mode of the socket file; a slow or silent client costs one connection and nothing else; what is
+asked by somebody who is gone is not carried out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import struct
 from pathlib import Path
@@ -158,6 +160,17 @@ def is_alive(path: Path) -> bool:
             return False  # no path for a socket, or nobody takes us
 
 
+def listener(path: Path) -> int:
+    """The pid of who listens on the Unix socket there; 0 when nobody does, or it is not told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(CALL_DEADLINE_S)
+        try:
+            sock.connect(str(path))
+            return _listener(sock)
+        except OSError:
+            return 0
+
+
 def elsewhere(path: Path, sibling: str) -> list[Path]:
     """Sockets of the name of ``path`` that somebody listens on in other directories, ``sibling`` beside them."""
     try:
@@ -178,6 +191,8 @@ async def serve(sock: socket.socket, answer: Callable[[frames.Ask], Awaitable[fr
             try:
                 async with asyncio.timeout(REQUEST_DEADLINE_S):
                     ask = await _read_request(reader)
+                if _is_gone(writer):
+                    return  # its command said that it failed: it must not be carried out all the same
                 is_ours = ask.version == frames.CONTROL_VERSION or ask.verb in OF_ANY_VERSION
                 writer.write(frames.framed(await answer(ask) if is_ours else frames.Told(0, error=_OTHER_VERSION)))
                 async with asyncio.timeout(REQUEST_DEADLINE_S):
@@ -190,6 +205,13 @@ async def serve(sock: socket.socket, answer: Callable[[frames.Ask], Awaitable[fr
     server = await asyncio.start_unix_server(talk, sock=sock)
     async with server:
         await server.serve_forever()
+
+
+def _is_gone(writer: asyncio.StreamWriter) -> bool:
+    """Whether the client hung up, as it does when we did not come to it in its time."""
+    poll = select.poll()
+    poll.register(writer.get_extra_info("socket").fileno(), 0)
+    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
 async def _read_request(reader: asyncio.StreamReader) -> frames.Ask:

@@ -7,11 +7,14 @@ is an empty one.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import stat
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nacosdns.core.facts import Disk, Holder, Jvm, Nscd, Nss, Secret, System
 from nacosdns.core.resolvtext import MARK
@@ -25,6 +28,7 @@ SOCKET_UNIT = "nacosdns.socket"
 DAMAGED = "cache.db.damaged-*[0-9]"  # without those of SQLite beside it, -wal and -shm
 GUARD_LEFTOVER = ".resolv.conf.nacosdns"
 _BYTES_MAX = 1 << 20
+_BLOCK_BYTES = 4096
 _LINKS_MAX = 16
 _UNIT_FOLDERS = (
     "etc/systemd/system",
@@ -54,6 +58,14 @@ _WRITERS = {
 _TTL = "networkaddress.cache.ttl"
 _TTL_OPTION = "-Dsun.net.inetaddr.ttl="
 _CAP_NET_ADMIN = 12  # linux/capability.h
+
+
+class User(NamedTuple):
+    """Whom the bridge is on the disk."""
+
+    name: str
+    uid: int
+    gid: int
 
 
 class Tree:
@@ -279,8 +291,8 @@ def _unit(tree: Tree) -> tuple[str, bool]:
     return (there[0] if there else "", enabled)
 
 
-def disk(tree: Tree, directory: str) -> Disk:
-    """The state directory and the file system that it is on, or would be on."""
+def disk(tree: Tree, directory: str, user: User | None = None) -> Disk:
+    """The state directory and the file system that it is on, or would be on. ``user``: whom to be when it is tried."""
     path = tree.path(directory)
     exists = path.is_dir()
     there = next((folder for folder in (path, *path.parents) if folder.exists()), tree.root)
@@ -289,13 +301,47 @@ def disk(tree: Tree, directory: str) -> Disk:
         path=directory,
         exists=exists,
         damaged=tuple(f"{directory}/{file.name}" for file in sorted(path.glob(DAMAGED))),
-        writable=os.access(path, os.W_OK | os.X_OK) if exists else True,
-        read_only=bool(facts.f_flag & os.ST_RDONLY),
+        tried=not exists or _is_ours_to_try(path),
+        write_error=_write_error(path, user) if exists else "",
+        user=user.name if user else "",
         kind=_file_system(tree, there),
         free_bytes=facts.f_bavail * facts.f_frsize,
         free_part=facts.f_bavail / facts.f_blocks if facts.f_blocks else 1.0,
         inodes_part=facts.f_favail / facts.f_files if facts.f_files else 1.0,
     )
+
+
+def _is_ours_to_try(path: Path) -> bool:
+    """Whether what we may do there says anything: root can be anybody; somebody else only who the files are of."""
+    try:
+        return os.geteuid() in {0, path.stat().st_uid} or os.access(path, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+
+
+def _write_error(path: Path, user: User | None) -> str:
+    """Why a file cannot be written there; nothing of it stays. Flags of a mount do not tell all: ext4 may shut it by itself."""
+    try:
+        with _files_as(user), tempfile.TemporaryFile(dir=path, buffering=0) as file:
+            file.write(bytes(_BLOCK_BYTES))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+@contextmanager
+def _files_as(user: User | None) -> Iterator[None]:
+    """Files are asked for as this user, by this thread only (setfsuid(2)), as far as the system can do that."""
+    libc = ctypes.CDLL(None)
+    if user is None or not hasattr(libc, "setfsuid"):
+        yield
+        return
+    before = libc.setfsgid(user.gid), libc.setfsuid(user.uid)
+    try:
+        yield
+    finally:
+        libc.setfsuid(before[1])
+        libc.setfsgid(before[0])
 
 
 def _file_system(tree: Tree, path: Path) -> str:
@@ -314,12 +360,14 @@ def _file_system(tree: Tree, path: Path) -> str:
 
 
 def secret(tree: Tree, path: str) -> Secret:
-    """The mode of the password file."""
+    """The mode of the password file, and whether anything is in it as far as we may read it."""
+    file = tree.path(path)
     try:
-        facts = tree.path(path).stat()
+        facts = file.stat()
     except OSError as error:
         return Secret(path=path, error=f"{path} cannot be read ({error.strerror})")
-    return Secret(path=path, mode=stat.S_IMODE(facts.st_mode))
+    is_empty = not facts.st_size or (is_readable(file) and not _text(file).strip("\r\n"))
+    return Secret(path=path, mode=stat.S_IMODE(facts.st_mode), error=f"{path} is empty" if is_empty else "")
 
 
 def files_max(tree: Tree, pid: int) -> int:

@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from nacosdns.edge.nacos_http import Account, Backoff, Quiet, Web
+from nacosdns.edge.nacos_http import Account, Backoff, Web
 from nacosdns.edge.nacos_wire import INVALID_PARAM, NO_HANDLER, NO_RIGHT, PUSH, RESET, UN_REGISTER, Dialer, LostError
 from nacosdns.errors import RegistryDown, RegistryError, RegistryNameRefused, RegistryRefused, RegistryUnsupported
 
@@ -32,6 +32,7 @@ _STEADY_S = 10.0  # a connection that lived this long starts the ladder of waits
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.2, 8.0
 _EXPLAIN_S = 1.0
 _HEALTH = "health check"
+REPEAT_LOG_S = 60.0
 
 
 class ClientListener(Protocol):
@@ -45,6 +46,32 @@ class ClientListener(Protocol):
 
     def pushed(self, service: ServiceInfo) -> None:
         """A list of a subscribed service came."""
+
+
+class Quiet:
+    """A log in which one event (for one namespace) appears at most once a minute, with the number left out."""
+
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def forget(self, event: str, namespace: str = "") -> None:
+        """The next one is news again."""
+        self._seen.pop((event, namespace), None)
+
+    def warning(self, event: str, *, namespace: str = "", **fields: object) -> bool:
+        """Logs the event, or counts it as left out; whether it was logged."""
+        now = self._clock()
+        since, left_out = self._seen.get((event, namespace), (now - REPEAT_LOG_S, 0))
+        if now - since < REPEAT_LOG_S:
+            self._seen[event, namespace] = (since, left_out + 1)
+            return False
+        self._seen[event, namespace] = (now, 0)
+        if left_out:
+            fields["left_out"] = left_out
+        self._log.warning(event, namespace=namespace, **fields)
+        return True
 
 
 class Access:
@@ -190,7 +217,7 @@ class Client:
         if version:
             where = f"Nacos {version} answers at {server}, but not by gRPC at {server.grpc_target}"
             return RegistryDown(f"{where}: is that port open? ({detail})")
-        return RegistryDown(f"{server} cannot be reached: {detail}")
+        return RegistryDown(f"{server}: its gRPC port {server.grpc_port}: {detail}")
 
     # ---- a connection's life
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import io
+import os
+import re
 import ssl
 import time
 from contextlib import suppress
@@ -34,8 +36,9 @@ HTTP_PORT = 8848
 ENDPOINT_PORT = 8080
 GRPC_PORT_ABOVE_HTTP = 1000
 ENDPOINT_EVERY_S = 30.0
-REPEAT_LOG_S = 60.0
 _BODY_BYTES_MAX = 1 << 20
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_LIBC_NUMBER = re.compile(r"^\[Errno -\d+\] ")  # what getaddrinfo says has its words behind it
 LIFE_S = 18_000.0  # of a token, where the server does not say
 _LOGIN_PATHS = ("/v1/auth/users/login", "/v3/auth/user/login")  # Nacos 1 and 2; Nacos 3.2 has only the second
 _STATE_PATHS = ("/v1/console/server/state", "/v3/admin/core/state")
@@ -47,6 +50,8 @@ _RENEW_AGAIN_S = 5.0  # a token younger than this is not renewed because a serve
 class Settings:
     """How to reach Nacos. Plain values of the section [nacos]; ``reread_password`` reads the password file again.
 
+    ``password_file`` is only for what is said when there is no password.
+
     ``locate`` gives the addresses of a host name; without it, libc does.
     """
 
@@ -55,6 +60,7 @@ class Settings:
     context_path: str = "/nacos"
     username: str = ""
     password: str = field(default="", repr=False)
+    password_file: str = ""
     reread_password: Callable[[], str] | None = None
     locate: Callable[[str], Awaitable[tuple[str, ...]]] | None = None
     ca_file: str = ""
@@ -79,6 +85,7 @@ def settings_of(
         context_path=section.context_path,
         username=section.username,
         password=password,
+        password_file=section.password_file,
         reread_password=reread_password,
         locate=locate,
         ca_file=section.ca_file,
@@ -99,9 +106,14 @@ class Server:
         return _join(self.host, self.port)
 
     @property
+    def grpc_port(self) -> int:
+        """Where it speaks gRPC: no server tells, it is always so far above."""
+        return self.port + GRPC_PORT_ABOVE_HTTP
+
+    @property
     def grpc_target(self) -> str:
         """Host and port of gRPC, in the form of a URL's authority."""
-        return _join(self.host, self.port + GRPC_PORT_ABOVE_HTTP)
+        return _join(self.host, self.grpc_port)
 
     @property
     def url(self) -> str:
@@ -185,7 +197,16 @@ async def fetch(
     except TimeoutError as error:
         raise RegistryDown(f"{parts.netloc} did not answer within {timeout_s:g} s") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise RegistryDown(f"{parts.netloc} cannot be asked: {error}") from error
+        raise RegistryDown(f"{parts.netloc} cannot be asked: {in_plain_words(error)}") from error
+
+
+def in_plain_words(error: Exception) -> str:
+    """What the kernel or a library says, without numbers of errors and what Python was about to do."""
+    said = str(error)
+    if numbers := dict.fromkeys(_ERRNO.findall(said)):  # asyncio may have tried several addresses
+        said = ", ".join(os.strerror(int(number)) for number in numbers)
+    said = _LIBC_NUMBER.sub("", said)
+    return said if said[:2].isupper() else said[:1].lower() + said[1:]
 
 
 async def _open(
@@ -248,32 +269,6 @@ class Backoff:
     def reset(self) -> None:
         """Begins with the first wait again."""
         self._steps = 0
-
-
-class Quiet:
-    """A log in which one event (for one namespace) appears at most once a minute, with the number left out."""
-
-    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = log
-        self._clock = clock
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
-
-    def forget(self, event: str, namespace: str = "") -> None:
-        """The next one is news again."""
-        self._seen.pop((event, namespace), None)
-
-    def warning(self, event: str, *, namespace: str = "", **fields: object) -> bool:
-        """Logs the event, or counts it as left out; whether it was logged."""
-        now = self._clock()
-        since, left_out = self._seen.get((event, namespace), (now - REPEAT_LOG_S, 0))
-        if now - since < REPEAT_LOG_S:
-            self._seen[event, namespace] = (since, left_out + 1)
-            return False
-        self._seen[event, namespace] = (now, 0)
-        if left_out:
-            fields["left_out"] = left_out
-        self._log.warning(event, namespace=namespace, **fields)
-        return True
 
 
 class Web:
@@ -368,6 +363,7 @@ class Account:
     def __init__(self, settings: Settings, web: Web, log: Log, rng: random.Random) -> None:
         self._username = settings.username
         self._password = settings.password
+        self._password_file = settings.password_file
         self._reread = settings.reread_password
         self._web = web
         self._log = log
@@ -431,7 +427,7 @@ class Account:
     def _read_password_again(self) -> bool:
         try:
             password = self._reread() if self._reread else self._password
-        except (OSError, ValueError) as error:
+        except (ConfigError, OSError, ValueError) as error:
             self._log.warning("registry.password_unreadable", error=str(error))
             return False
         changed = password != self._password
@@ -441,6 +437,8 @@ class Account:
 
     async def _login(self) -> None:
         failure: RegistryDown | None = None
+        if self._password_file and not self._password:
+            raise RegistryRefused(f"the password file {self._password_file} cannot be read or is empty")
         await self._web.refresh()
         for server in self._web.servers:
             try:

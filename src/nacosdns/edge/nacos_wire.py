@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nacosdns.edge.nacos_http import GRPC_PORT_ABOVE_HTTP
 from nacosdns.errors import ConfigError, RegistryDown
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ def _target(server: Server, addresses: Sequence[str]) -> tuple[str, tuple[tuple[
     """What gRPC connects to: of addresses those of one family, under the server's own name."""
     if not addresses or addresses == (server.host,):
         return server.grpc_target, _OPTIONS
-    port = server.port + GRPC_PORT_ABOVE_HTTP
+    port = server.grpc_port
     four = [f"{address}:{port}" for address in addresses if ":" not in address]
     target = f"ipv4:{','.join(four)}" if four else f"ipv6:{','.join(f'[{address}]:{port}' for address in addresses)}"
     return target, (*_OPTIONS, ("grpc.default_authority", server.grpc_target))

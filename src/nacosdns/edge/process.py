@@ -28,6 +28,7 @@ OUR_ENVIRONMENT = ("NACOSDNS_", "LISTEN_", "WATCHDOG_", "NOTIFY_SOCKET")
 """What only the supervisor may see: the configuration, and what systemd says to it alone."""
 _NOT_FOR_CHILDREN = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 """A child ignores these, and lets them in, when it is imported: until then they must not end it."""
+_DOOR = "nacosdns.child"
 _REAP_S = 0.05
 _KILL_S = 0.5
 _READ_BYTES = 64 * 1024
@@ -225,14 +226,17 @@ class Births:
         received: Callable[[frames.ChannelFrame], None],
         exited: Callable[[int], None],
     ) -> Process:
-        """Starts ``python -m MODULE FD`` with these descriptors; fills in ``setup.channel_fd``. OSError says it cannot."""
+        """Starts a module by the door of child.py with these descriptors; fills in ``setup.channel_fd``.
+
+        OSError says it cannot.
+        """
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as failed:
             failed.enter_context(ours)
             setup = msgspec.structs.replace(setup, channel_fd=theirs.fileno())
             setup_fd = self._memory_file("setup", frames.encode(setup))
             try:
-                popen = self._popen([module, str(setup_fd)], (theirs.fileno(), setup_fd, *inherited))
+                popen = self._popen([_DOOR, module, str(setup_fd)], (theirs.fileno(), setup_fd, *inherited))
             finally:
                 os.close(setup_fd)
             failed.pop_all()

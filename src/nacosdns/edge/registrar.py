@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nacosdns.edge.nacos import to_view
 from nacosdns.edge.nacos_client import Access, Client
-from nacosdns.edge.nacos_http import fetch
+from nacosdns.edge.nacos_http import fetch, in_plain_words
 from nacosdns.edge.nacos_wire import batch_registration, deregistration, query, registration
 from nacosdns.errors import RegistryDown, RegistryError, RegistryRefused, RegistryUnsupported
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from nacosdns.edge.nacos_wire import ServiceInfo
     from nacosdns.ports import Log
 
-    Probe = Callable[[Instance], Awaitable[bool]]
+    Probe = Callable[[Instance], Awaitable[str]]
+    """Why an instance is not to be registered; "" when it is."""
 
 _SETTLE_S = 2.0  # the server's lists lag behind its registrations
 _AGAIN_S = 1.0  # after a failed request
@@ -37,13 +38,16 @@ _LEAVE_S = 2.0
 def tcp_probe(timeout_s: float = 2.0) -> Probe:
     """Holds while a TCP connection to the instance can be opened."""
 
-    async def probe(instance: Instance) -> bool:
-        with suppress(OSError, TimeoutError):
+    async def probe(instance: Instance) -> str:
+        try:
             async with asyncio.timeout(timeout_s):
                 _, writer = await asyncio.open_connection(instance.address, instance.port)
-            writer.transport.abort()
-            return True
-        return False
+        except TimeoutError:
+            return f"no connection within {timeout_s:g} s"
+        except OSError as error:
+            return in_plain_words(error)
+        writer.transport.abort()
+        return ""
 
     return probe
 
@@ -51,12 +55,13 @@ def tcp_probe(timeout_s: float = 2.0) -> Probe:
 def http_probe(path: str = "/", timeout_s: float = 2.0) -> Probe:
     """Holds while a GET of ``path`` on the instance is answered with a status below 400."""
 
-    async def probe(instance: Instance) -> bool:
+    async def probe(instance: Instance) -> str:
         host = f"[{instance.address}]" if ":" in instance.address else instance.address
-        with suppress(RegistryDown):
+        try:
             status, _ = await fetch(f"http://{host}:{instance.port}{path}", timeout_s=timeout_s)
-            return status < 400
-        return False
+        except RegistryDown as error:
+            return str(error)
+        return "" if status < 400 else f"{path} is answered with status {status}"
 
     return probe
 
@@ -105,6 +110,7 @@ class Registrar:
         self._service = service
         self._instances = list(instances)
         self._holds = [probe is None] * len(self._instances)
+        self._told = [""] * len(self._instances)
         self._probe = probe
         self._read_back_at = 0.0
         self._changed = asyncio.Event()
@@ -120,12 +126,16 @@ class Registrar:
         """Whether Nacos was told all that there is to tell, on the present connections."""
         return bool(self._seats) and all(seat.done == self._wanted(seat) for seat in self._seats)
 
-    def set_healthy(self, index: int, *, healthy: bool) -> None:
-        """Registers an instance, or takes it out until it is healthy again."""
-        if self._holds[index] != healthy:
+    def set_healthy(self, index: int, *, healthy: bool, reason: str = "") -> None:
+        """Registers an instance, or takes it out until it is healthy again; each ``reason`` is said once."""
+        name, changes = _name(self._instances[index]), self._holds[index] != healthy
+        if not healthy and (changes or reason != self._told[index]):
+            self._access.log.warning("register.unhealthy", instance=name, reason=reason, registered=False)
+        elif healthy and changes:
+            self._access.log.info("register.healthy", instance=name)
+        self._told[index] = "" if healthy else reason
+        if changes:
             self._holds[index] = healthy
-            event = "register.healthy" if healthy else "register.unhealthy"
-            self._access.log.info(event, instance=_name(self._instances[index]))
             self._changed.set()
 
     def update(self, index: int, instance: Instance) -> None:
@@ -248,10 +258,10 @@ class Registrar:
     async def _probing(self, index: int, probe: Probe) -> None:
         failures = 0
         while True:
-            holds = await probe(self._instances[index])
-            failures = 0 if holds else failures + 1
-            if holds or failures >= _FAILURES_MAX:
-                self.set_healthy(index, healthy=holds)
+            fault = await probe(self._instances[index])
+            failures = failures + 1 if fault else 0
+            if not fault or failures >= _FAILURES_MAX:
+                self.set_healthy(index, healthy=not fault, reason=fault)
             await asyncio.sleep(self.probe_every_s * self._access.rng.uniform(0.8, 1.2))
 
     async def _leave(self) -> None:

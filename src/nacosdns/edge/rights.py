@@ -92,7 +92,7 @@ def prepare_directory(directory: Path, user: User | None, gid: int) -> None:
 
 def _check_reach(directory: Path, user: User) -> None:
     """StartError when this user, whose the directory is, does not get to it: a folder above it may be shut."""
-    with _as(user):
+    with acting_as(user):
         try:
             directory.stat()
         except PermissionError as error:
@@ -114,8 +114,11 @@ def takes_a_file(directory: Path, user: User | None, gid: int) -> bool:
 
 
 @contextlib.contextmanager
-def _as(user: User) -> Iterator[None]:
-    """With the rights of this user, for a moment; this process has one thread."""
+def acting_as(user: User | None) -> Iterator[None]:
+    """With the rights of this user (None: ours), for a moment; this process has one thread."""
+    if user is None:
+        yield
+        return
     uid, gid, groups = os.geteuid(), os.getegid(), os.getgroups()
     os.setgroups([])
     os.setegid(user.gid)

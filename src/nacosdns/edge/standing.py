@@ -50,6 +50,18 @@ def is_stopped(pid: int) -> bool:
     return right.split()[:1] in (["T"], ["t"])
 
 
+def command_line(pid: int) -> tuple[list[str], str]:
+    """The words that a process was started with, and where it stands ("" when we may not know); nothing of none."""
+    try:
+        words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")[:-1]
+    except OSError:
+        return [], ""
+    try:
+        return words, str(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError:
+        return words, ""
+
+
 def die_with_the_parent() -> None:
     """The kernel kills us when the one who started us dies."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

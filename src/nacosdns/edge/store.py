@@ -8,28 +8,32 @@ new one begun; a newer schema is left alone (nothing is written to it).
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import queue
 import sqlite3
+import tempfile
 import threading
 import time
-import zlib
 from contextlib import contextmanager, suppress
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from nacosdns.config import DATABASE as FILE
-from nacosdns.core.frames import External, Known, encode, holds
-from nacosdns.core.model import ServiceKey
+from nacosdns.core import stored
+from nacosdns.core.frames import External
+from nacosdns.core.stored import columns, external_fields_of, external_of, fields_of, service_of
 from nacosdns.errors import StoreDamaged, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from nacosdns.core.frames import Known
+    from nacosdns.core.model import ServiceKey
+    from nacosdns.core.stored import Fields
     from nacosdns.ports import Log
 SCHEMA = 1
 QUEUE_MAX = 10_000
@@ -39,6 +43,8 @@ RETRY_S = 2.0
 LOOK_AGAIN_S = 10.0
 LOG_EVERY_S = 60.0
 SPARE_PART = 100
+_BLOCK_BYTES = 4096
+_SUFFIXES = ("", "-wal", "-shm")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS services (
   registry TEXT, namespace TEXT, grp TEXT, service TEXT, revision INTEGER, body BLOB, crc INTEGER, asked_at REAL,
@@ -61,9 +67,7 @@ _REFUSALS = (sqlite3.Error, OSError, ValueError, OverflowError)
 """By the disk, and of values that SQLite cannot hold: whatever ended the thread would end all writing."""
 
 Row = TypeVar("Row")
-_Fields = tuple[str, str, str, str, int, bytes, int, float]  # as they should be: SQLite keeps any type in any column
-
-_external_decoder = msgspec.msgpack.Decoder(External)
+StoredService = stored.StoredService
 _text = partial(str, encoding="utf-8", errors="surrogateescape")
 """One flipped bit in a name makes a bad row, not a table that cannot be read to its end."""
 
@@ -73,13 +77,6 @@ class _Job(NamedTuple):
 
     run: Callable[[sqlite3.Connection], None]
     told: Callable[[], None] | None = None
-
-
-class StoredService(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row: the snapshot as it was sent, and the wall time at which it was last asked for."""
-
-    known: Known
-    asked_at: float
 
 
 class Contents(msgspec.Struct, frozen=True, gc=False):
@@ -117,14 +114,14 @@ class Reader:
         """One service."""
         if self._connection is None:
             return None
-        row = self._connection.execute(_ONE, _columns(key)).fetchone()
-        return _service(row) if row is not None else None
+        row = self._connection.execute(_ONE, columns(key)).fetchone()
+        return service_of(row) if row is not None else None
 
     def parts(self, rows: int) -> Iterator[tuple[StoredService, ...]]:
         """All services, so many at a time; what is bad is left out."""
         after: tuple[str | bytes, ...] = ("", "", "", "")
         while self._connection is not None and (found := _part(self._connection, after, rows)):
-            yield tuple(row for row in map(_service, found) if row is not None)
+            yield tuple(row for row in map(service_of, found) if row is not None)
             after = found[-1][:4]
 
 
@@ -164,11 +161,7 @@ def _opened(directory: str) -> Iterator[sqlite3.Connection | None]:
         connection.close()
 
 
-def _columns(key: ServiceKey) -> tuple[str, str, str, str]:
-    return key.registry, key.namespace, key.group, key.service
-
-
-def _part(connection: sqlite3.Connection, after: tuple[str | bytes, ...], rows: int) -> list[_Fields]:
+def _part(connection: sqlite3.Connection, after: tuple[str | bytes, ...], rows: int) -> list[Fields]:
     """So many rows behind this key, which is compared as damage left it: else a row would come again and again."""
     bound = [_bound(part) for part in after]
     statement = _PART.format(", ".join(place for place, _ in bound))
@@ -188,7 +181,7 @@ def _bound(part: str | bytes) -> tuple[str, str | bytes]:
 def _contents(connection: sqlite3.Connection, services_max: int = -1) -> Contents:
     statement = _RECENT if services_max >= 0 else _ALL
     found = connection.execute(statement, (services_max,) if services_max >= 0 else ())
-    services, bad_services, stopped_services = _rows(map(_service, found))
+    services, bad_services, stopped_services = _rows(map(service_of, found))
     externals, bad_externals, stopped_externals = _rows(_externals(connection))
     broken = stopped_services or stopped_externals
     return Contents(tuple(services), tuple(externals), bad_services + bad_externals, broken)
@@ -209,29 +202,8 @@ def _rows(rows: Iterator[Row | None]) -> tuple[list[Row], int, str]:
     return good, bad, ""
 
 
-def _service(row: _Fields) -> StoredService | None:
-    """A row, its body still encoded; None when it is damaged, or is not of the service that it is listed under."""
-    registry, namespace, group, service, revision, body, crc, asked_at = row
-    if type(body) is not bytes or zlib.crc32(body) != crc or type(revision) is not int:
-        return None
-    if type(asked_at) is not float or not isfinite(asked_at):
-        return None
-    key = ServiceKey(namespace, group, service, registry)
-    try:
-        return StoredService(Known(key, revision, msgspec.Raw(body)), asked_at) if holds(body, key) else None
-    except UnicodeEncodeError:
-        return None
-
-
 def _externals(connection: sqlite3.Connection) -> Iterator[External | None]:
-    for body, crc in connection.execute("SELECT body, crc FROM externals ORDER BY stored_at"):
-        if not isinstance(body, bytes) or zlib.crc32(body) != crc:
-            yield None
-            continue
-        try:
-            yield _external_decoder.decode(body)
-        except msgspec.MsgspecError:
-            yield None
+    return (external_of(*row) for row in connection.execute("SELECT body, crc FROM externals ORDER BY stored_at"))
 
 
 class SqliteStore:
@@ -290,7 +262,7 @@ class SqliteStore:
         target = f"{self._path}.damaged-{time.strftime('%Y%m%dT%H%M%S')}"
         self.set_aside = target
         self._log.error("store.damaged", reason=reason, set_aside=target)
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in _SUFFIXES:
             source = Path(f"{self._path}{suffix}")
             try:
                 if source.exists():
@@ -303,23 +275,15 @@ class SqliteStore:
 
     def put_services(self, items: Iterable[tuple[Known, float]]) -> None:
         """Remembers snapshots with the wall time at which they were last asked for."""
-        rows = [
-            (*_columns(known.key), known.revision, bytes(known.body), zlib.crc32(known.body), asked_at)
-            for known, asked_at in items
-        ]
-        if rows:
+        if rows := [fields_of(known, asked_at) for known, asked_at in items]:
             self._put(lambda connection: _many(connection, _PUT_SERVICE, rows))
 
     def remove_services(self, keys: Iterable[ServiceKey]) -> None:
-        if rows := [_columns(key) for key in keys]:
+        if rows := [columns(key) for key in keys]:
             self._put(lambda connection: _many(connection, _DROP_SERVICE, rows))
 
     def put_externals(self, items: Iterable[External]) -> None:
-        rows = []
-        for item in items:
-            body = encode(item)
-            rows.append((item.question, item.flags, body, zlib.crc32(body), item.stored_at))
-        if rows:
+        if rows := [external_fields_of(item) for item in items]:
             self._put(lambda connection: self._keep_externals(connection, rows))
 
     def remove_externals(self, questions: Iterable[bytes]) -> None:
@@ -423,10 +387,10 @@ class SqliteStore:
                 self._written()
         except _REFUSALS as error:
             self.failures += 1
-            self.error = str(error)
             self._close()
+            self.error = f"{error}{_hindrance(self._path)}"
             self._owe(jobs, error)
-            self._complain(error)
+            self._complain(self.error)
         for job in jobs:
             if job.told is not None:
                 job.told()
@@ -479,14 +443,29 @@ class SqliteStore:
             try:
                 self._connection.close()
             except sqlite3.Error as error:
-                self._complain(error)
+                self._complain(str(error))
             self._connection = None
 
-    def _complain(self, error: Exception) -> None:
+    def _complain(self, reason: str) -> None:
         now = time.monotonic()
         if now - self._logged_at >= LOG_EVERY_S or not self._logged_at:
             self._logged_at = now
-            self._log.warning("store.write_failed", reason=str(error), failures=self.failures)
+            self._log.warning("store.write_failed", reason=reason, failures=self.failures)
+
+
+def _hindrance(database: Path) -> str:
+    """What the disk says itself, for SQLite only says that it failed; "" when it takes a file beside the database.
+
+    The files of the database are not opened: to close one would let go of SQLite's locks on it (fcntl(2)).
+    """
+    try:
+        with tempfile.TemporaryFile(dir=database.parent, buffering=0) as file:
+            file.write(bytes(_BLOCK_BYTES))
+        own = (database.with_name(f"{database.name}{suffix}") for suffix in _SUFFIXES)
+        shut = [path.name for path in own if path.exists() and not os.access(path, os.R_OK | os.W_OK)]
+    except OSError as error:
+        return f": {error.strerror}"
+    return f": {', '.join(shut)}: {os.strerror(errno.EACCES)}" if shut else ""
 
 
 def _many(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
