@@ -183,6 +183,33 @@ def test_what_could_not_be_read_is_written_again_when_it_can_be(
     assert services(tmp_path) == {"s0", "s1", "s7"}
 
 
+def test_a_database_that_another_program_holds_is_not_damaged_and_is_used_when_it_lets_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nacosdns.edge.store.LOOK_AGAIN_S", 0.0)
+    asyncio.run(fill(tmp_path, 2))
+
+    async def work() -> list[str]:
+        holder = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+        holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+        holder.execute("BEGIN EXCLUSIVE")
+        store = await write(tmp_path, 5)
+        seen = [str(store.status()["not_used"])]
+        holder.close()
+        store.put_services([(known(snapshot(7)), 7.0)])
+        await store.flush()
+        seen.append(str(store.status()["not_used"]))
+        await store.close()
+        return seen
+
+    held, after = asyncio.run(work())
+
+    assert "database is locked" in held
+    assert after == ""
+    assert services(tmp_path) == {"s0", "s1", "s7"}
+    assert list(tmp_path.glob(f"{FILE}.damaged-*")) == []
+
+
 def test_a_missing_directory_costs_nothing_but_the_disk(tmp_path: Path) -> None:
     async def work() -> SqliteStore:
         store = await write(tmp_path / "nowhere", 2)

@@ -66,6 +66,13 @@ _TRIM = "DELETE FROM externals WHERE (question, flags) IN (SELECT question, flag
 _REFUSALS = (sqlite3.Error, OSError, ValueError, OverflowError)
 """By the disk, and of values that SQLite cannot hold: whatever ended the thread would end all writing."""
 
+_PRIMARY_CODE = 0xFF
+_HINDRANCES = {
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN),
+    *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM),
+}
+"""Nothing is wrong with the file itself: it is left where it is, and looked at again."""
+
 Row = TypeVar("Row")
 StoredService = stored.StoredService
 _text = partial(str, encoding="utf-8", errors="surrogateescape")
@@ -156,7 +163,8 @@ def _opened(directory: str) -> Iterator[sqlite3.Connection | None]:
             raise StoreError(f"{FILE} has schema {version}, newer than ours ({SCHEMA})")
         yield connection if version else None
     except (sqlite3.DatabaseError, ValueError, TypeError) as error:
-        raise StoreDamaged(f"{path}: {error}") from error
+        is_hindered = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE in _HINDRANCES
+        raise (StoreError if is_hindered else StoreDamaged)(f"{path}: {error}") from error
     finally:
         connection.close()
 
