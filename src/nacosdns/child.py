@@ -15,6 +15,7 @@ import runpy
 import signal
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -190,6 +191,8 @@ class _Life:
             work.cancel()
 
     async def _answer(self, conductor: Conductor, ask: frames.Ask) -> None:
+        if ask.until and time.monotonic() > ask.until:
+            return  # the command said that we did not answer: it must not be carried out all the same
         arguments = {name: msgspec.msgpack.decode(value) for name, value in ask.arguments.items()}
         try:
             async with asyncio.timeout(ANSWER_DEADLINE_S):

@@ -7,6 +7,7 @@ the reply; `status` is whole without any part but the supervisor.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -117,7 +118,8 @@ class Control:
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
         self._pending[number] = (ward.slot, answer)
         try:
-            if not self._tell(ward.slot, frames.Ask(number, verb, arguments)):
+            until = time.monotonic() + PART_DEADLINE_S
+            if not self._tell(ward.slot, frames.Ask(number, verb, arguments, until=until)):
                 raise ControlError(f"the {ward.role} cannot be reached; try again in a moment")
             async with asyncio.timeout(PART_DEADLINE_S):
                 return await answer

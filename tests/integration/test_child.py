@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -103,6 +104,18 @@ def test_a_child_answers_requests_one_beside_the_other(born):
 
     assert (quick.id, msgspec.msgpack.decode(quick.body)["arguments"]) == (2, {"name": "x"})
     assert (slow.id, slow.error) == (1, "no answer within 1 s")
+
+
+def test_a_request_that_nobody_waits_for_any_more_is_not_carried_out(born):
+    child = born()
+    child.hear()
+    child.process.send_signal(signal.SIGSTOP)
+    child.tell(frames.Ask(1, "echo", until=time.monotonic() + 0.2))
+    child.tell(frames.Ask(2, "echo", until=time.monotonic() + 60))
+    time.sleep(0.3)
+    child.process.send_signal(signal.SIGCONT)
+
+    assert child.hear().id == 2
 
 
 def test_a_no_and_a_fault_are_answers_too(born):

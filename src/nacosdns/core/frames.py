@@ -169,13 +169,15 @@ class Failed(Frame, frozen=True):
 class Ask(Frame, frozen=True):
     """Supervisor to child: a command from the control socket. ``arguments`` as in docs/operating.md.
 
-    ``version`` is the ``CONTROL_VERSION`` of the command that began it.
+    ``version`` is the ``CONTROL_VERSION`` of the command that began it. ``until``: when nobody waits for the answer any more, by
+    CLOCK_MONOTONIC in seconds; 0 for never.
     """
 
     id: int
     verb: str
     arguments: dict[str, msgspec.Raw] = {}
     version: int = CONTROL_VERSION
+    until: float = 0.0
 
 
 class Told(Frame, frozen=True):
