@@ -13,7 +13,7 @@ from nacosdns.core.resolvers import Health
 from nacosdns.core.watch import Phase
 from nacosdns.edge import admin, hostfacts, sockets
 from nacosdns.errors import ControlError, ControlForeign, ControlSilent
-from nacosdns.problems import failed_last, failing, found
+from nacosdns.problems import clashing, failed_last, failing, found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -199,17 +199,12 @@ def services(control: Path) -> Services:
     ahead = [-row["age_s"] for row in rows if (row.get("age_s") or 0.0) < -FUTURE_S]
     nameless = [row for row in rows if row["name"].startswith("(")]
     protected = [row for row in rows if row["protection"] != "none"]
-    clashing = {
-        (row["namespace"], row["group"], *sorted([row["service"], *row["spellings"]]))
-        for row in rows
-        if row["spellings"]
-    }
     return Services(
         unnameable=tuple(
             (f"{row['namespace']}/{row['group']}/{row['service']}", row["name"][1:-1]) for row in nameless
         ),
         protected=tuple(f"{row['name']} ({row['protection']})" for row in protected),
-        clashing=tuple(f"{' and '.join(names)} ({namespace}/{group})" for namespace, group, *names in sorted(clashing)),
+        clashing=tuple(f"{' and '.join(names)} ({namespace}/{group})" for namespace, group, *names in clashing(rows)),
         seen=seen,
         total=total,
         future=len(ahead),

@@ -187,5 +187,15 @@ def failed_last(fronts: Iterable[Mapping[str, Any]]) -> str:
     return f"{within}, the last one {worst['failed_last']}" if count >= FAILED_NAMES_MIN else ""
 
 
+def clashing(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Of an answer to `services`: namespace, group and spellings of the services that share a name of DNS."""
+    sets = {
+        (row["namespace"], row["group"], *sorted((row["service"], *row["spellings"])))
+        for row in rows
+        if row.get("spellings")
+    }
+    return sorted(sets)
+
+
 def _unwell(upstream: Mapping[str, Any]) -> str:
     return f"{upstream['address']} is {upstream['health']}"

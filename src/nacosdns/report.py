@@ -114,15 +114,10 @@ def services(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _clashing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Whom one name means together."""
-    sets = {
-        (row["namespace"], row["group"], *sorted((row["service"], *row["spellings"])))
-        for row in rows
-        if row.get("spellings")
-    }
     why = "names of DNS do not tell letter case; see nacosdns doctor"
     lines = [
         f"one name means {', '.join(names[:-1])} and {names[-1]} ({namespace}/{group}): {why}"
-        for namespace, group, *names in sorted(sets)
+        for namespace, group, *names in problems.clashing(rows)
     ]
     return ["", *lines] if lines else []
 
