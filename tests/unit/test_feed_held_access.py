@@ -204,6 +204,15 @@ def test_refused_addresses_are_remembered_apart_and_bounded() -> None:
     assert "refused=100" in repr(access)
 
 
+def test_who_is_refused_again_evicts_nobody_from_a_full_table() -> None:
+    access = Access(("loopback",))
+    for number in range(JUDGED_MAX):
+        access.allows((number + (10 << 24)).to_bytes(4, "big"))
+
+    assert not access.allows((10 << 24).to_bytes(4, "big"))
+    assert f"refused={JUDGED_MAX}" in repr(access)
+
+
 def test_a_catalogue_knows_spellings_and_what_it_lacks_while_it_is_fresh() -> None:
     catalogue = Catalogue()
     catalogue.learn("public", "DEFAULT_GROUP", ("Order-Service", "b"), 100.0)

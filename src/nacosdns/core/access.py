@@ -74,7 +74,9 @@ class Access:
         """Whether this client may ask; an unknown address (``b""``) may."""
         if not address or address in self.judged:
             return True
-        if address in self._refused or not self.contains(address):
+        if address in self._refused:
+            return False
+        if not self.contains(address):
             if len(self._refused) >= JUDGED_MAX:
                 self._refused.clear()
             self._refused.add(address)
