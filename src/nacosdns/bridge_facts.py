@@ -13,7 +13,7 @@ from nacosdns.core.resolvers import Health
 from nacosdns.core.watch import Phase
 from nacosdns.edge import admin, hostfacts, sockets
 from nacosdns.errors import ControlError, ControlForeign, ControlSilent
-from nacosdns.problems import clashing, failed_last, failing, found
+from nacosdns.problems import clashing, failed_last, failing, flapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 STATUS_S = SERVICES_S = 2.0
 FUTURE_S = 60.0
 """A time that lies so far ahead is none of this clock."""
-_FLAPS = "UPSTREAM FLAPS: "
 _CHANGING = {Phase.STARTING.value, Phase.DRAINING.value}
 _WORSE = {health.value: place for place, health in enumerate(Health)}
 """From good to bad, as core/resolvers.py has them."""
@@ -78,7 +77,7 @@ def facts_of(status: Any, tree: Tree) -> Bridge:  # noqa: ANN401  # as the contr
         buffer_bytes=own.get("receive_buffer_bytes") or hostfacts.buffer_bytes(tree, pid, wanted),
         failing=dict(failing(fronts.values())),
         failed_last=failed_last(fronts.values()),
-        flaps=tuple(line.removeprefix(_FLAPS) for line in found({"fronts": fronts}) if line.startswith(_FLAPS)),
+        flaps=tuple(flapping(fronts.values())),
         hindered=tuple((f"front {slot}", part["hindered"]) for slot, part in fronts.items() if part.get("hindered")),
         refused=_refused_client(fronts.values()),
         files=tuple(_files(own, tree)),

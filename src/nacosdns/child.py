@@ -237,11 +237,11 @@ def _setup_in(fd: int) -> frames.ChildSetup:
 def enter() -> NoReturn:
     """The door of ``python -m nacosdns.child MODULE FD``: what keeps MODULE from its life in ``main`` is its last word."""
     module = sys.argv.pop(1)
-    setup = _setup_in(int(sys.argv[1]))
+    setup_fd = int(sys.argv[1])
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except Exception as error:  # noqa: BLE001  # whatever its import meets; main() ends the process by itself
-        _fail_to_start(setup, error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+        _fail_to_start(_setup_in(setup_fd), error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
     sys.exit(1)  # a module without a life
 
 

@@ -117,20 +117,15 @@ def is_whole(answer: Mapping[str, Any]) -> bool:
         return False
     fresh = own["up_s"] < problems.FRESH_S
     children = own["children"]
-    if any(child["phase"] == "hangs" or (_is_away(child) and not (fresh and _can_wait(child))) for child in children):
+    if any(
+        child["phase"] == "hangs" or (problems.is_away(child) and not (fresh and problems.can_wait(child)))
+        for child in children
+    ):
         return False
     if not set(own["listen"]) - set(own["missing"]):
         return True
-    reads = any(child["sockets"] and not _is_away(child) for child in children)
+    reads = any(child["sockets"] and not problems.is_away(child) for child in children)
     return reads and (fresh or own["canary_age_s"] is not None)
-
-
-def _is_away(child: Mapping[str, Any]) -> bool:
-    return child["phase"] in {"down", "starting"}
-
-
-def _can_wait(child: Mapping[str, Any]) -> bool:
-    return child["role"] != "keeper" and not child["sockets"] and not child["failures"]
 
 
 def upgrade(arguments: Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nacosdns.core.errands import FAILING_WITHIN_S
 from nacosdns.core.watch import Phase
-from nacosdns.words import DASH, ago, counted, duration, text
+from nacosdns.core.words import DASH, ago, counted, duration, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -77,10 +77,19 @@ def _ailing(child: Mapping[str, Any], *, fresh: bool) -> str:
         return f"{name} HANGS for {duration(child.get('beat_age_s'))}, pid {child['pid']} {does}; it is replaced after 10 s"
     if child.get("failures", 0) > 1 and child.get("reason"):
         return f"{name} FAILS, {child['failures']} times in a row: {child['reason']}"
-    waits = fresh and not child.get("failures") and child["role"] != "keeper" and not child.get("sockets")
-    if child["phase"] in _NOT_THERE and not waits:
+    if is_away(child) and not (fresh and can_wait(child)):
         return f"{name} is {child['phase']}{f', it ended before: {why}' if (why := child.get('reason')) else ''}"
     return ""
+
+
+def is_away(child: Mapping[str, Any]) -> bool:
+    """Whether a process is not there, or not yet."""
+    return child["phase"] in _NOT_THERE
+
+
+def can_wait(child: Mapping[str, Any]) -> bool:
+    """Whether a bridge that starts answers without this one: the standby, web, unless they failed before."""
+    return child["role"] != "keeper" and not child.get("sockets") and not child.get("failures")
 
 
 def _outside(fronts: Mapping[str, Any]) -> Iterator[str]:
@@ -102,10 +111,10 @@ def _outside(fronts: Mapping[str, Any]) -> Iterator[str]:
         yield f"UPSTREAMS FAIL: {', '.join(f'{address} {did}' for address, did in said.items())}"
     elif last := failed_last(fronts.values()):
         yield f"NAMES FAIL: {last}"
-    yield from _flapping(fronts.values())
+    yield from (f"UPSTREAM FLAPS: {words}" for words in flapping(fronts.values()))
 
 
-def _flapping(fronts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def flapping(fronts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Upstreams that come and go, each by the front that saw the most of it."""
     worst: dict[str, Mapping[str, Any]] = {}
     for upstream in (one for facts in fronts for one in facts.get("upstreams") or ()):
@@ -116,7 +125,7 @@ def _flapping(fronts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         changed_s = upstream.get("changed_s")
         if (changes := upstream.get("changes_10min", 0)) >= FLAPS_MIN and (changed_s or 0.0) < FLAPS_OVER_S:
             since = f"went down or came back {changes} times in 10 min, last {ago(changed_s)}"
-            yield f"UPSTREAM FLAPS: {address} {since}; it is {upstream['health']} now, last error {upstream.get('last_error') or DASH}"
+            yield f"{address} {since}; it is {upstream['health']} now, last error {upstream.get('last_error') or DASH}"
 
 
 def _has_none(facts: Mapping[str, Any]) -> bool:

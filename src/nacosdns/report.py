@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nacosdns import problems
-from nacosdns.words import ago, counted, duration, shortened, text
+from nacosdns.core.words import ago, counted, duration, shortened, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

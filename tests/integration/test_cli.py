@@ -16,10 +16,10 @@ from fakes.nacos_server import FakeNacos
 from fakes.running import Bridge, free_port, until
 from nacosdns import cli, commands, config_load, report
 from nacosdns.config import Cache
+from nacosdns.core.words import duration
 from nacosdns.edge import standing
 from nacosdns.edge.standing import strays
 from nacosdns.errors import ConfigError
-from nacosdns.words import duration
 
 STATIC = """
 [nacos]

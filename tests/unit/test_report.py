@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from nacosdns import commands, problems, report, words
+from nacosdns import commands, problems, report
+from nacosdns.core import words
 
 
 def test_cached_answers_tell_stale_ones_and_flags_apart() -> None:

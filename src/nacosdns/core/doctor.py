@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from nacosdns.core import access, doctor_disk, doctor_names, doctor_outside, doctor_running
 from nacosdns.core.doctor_outside import some
 from nacosdns.core.finding import Severity, error, ok, warning
+from nacosdns.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -383,8 +384,7 @@ def _refused_clients(facts: Facts, setting: Setting) -> Iterator[Finding]:
     refused = facts.bridge.refused if facts.bridge else None
     if refused is None or refused.ago_s > REFUSED_WITHIN_S:
         return
-    clients = f"{refused.clients} client{'' if refused.clients == 1 else 's'}"
-    seen = f"{clients} outside server.allow got REFUSED, the last one {refused.last}, {refused.ago_s:.0f} s ago"
+    seen = f"{counted(refused.clients, 'client')} outside server.allow got REFUSED, the last one {refused.last}, {refused.ago_s:.0f} s ago"
     if access.is_near(refused.last):
         yield warning("access.refused", seen, "add its network to server.allow, if it is yours")
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nacosdns.core.finding import error, ok, warning
+from nacosdns.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +54,7 @@ def _registry(facts: Facts, setting: Setting) -> Iterator[Finding]:
     yield from _refused(bridge)
     yield from _listed(bridge)
     for why, names in apart.items():
-        seen = f"{_counted(len(names), 'namespace')} not connected ({some(names)}): {why}"
+        seen = f"{counted(len(names), 'namespace')} not connected ({some(names)}): {why}"
         yield error("nacos.connected", seen, _reconnected(facts, setting))
     if bridge.brake_s is not None:
         yield warning(
@@ -69,7 +70,7 @@ def _registry(facts: Facts, setting: Setting) -> Iterator[Finding]:
         verb = "is" if bridge.protected == 1 else "are"
         yield warning(
             "nacos.protection",
-            f"{_counted(bridge.protected, 'service')} {verb} answered otherwise than Nacos said last{which}{_anew(bridge)}",
+            f"{counted(bridge.protected, 'service')} {verb} answered otherwise than Nacos said last{which}{_anew(bridge)}",
             "see that their providers run, are registered and are not disabled in the console (Nacos leaves disabled "
             "instances out: all disabled is an empty list); where Nacos is right, let the name go: "
             f"nacosdns cache flush NAME{setting.option}",
@@ -85,7 +86,7 @@ def _braked(bridge: Bridge) -> str:
     brake = bridge.brake
     if brake is None:
         return ""
-    return f" ({_counted(brake.kept, 'instance')}; {brake.services} of {brake.known} services lost most of theirs)"
+    return f" ({counted(brake.kept, 'instance')}; {brake.services} of {brake.known} services lost most of theirs)"
 
 
 def _anew(bridge: Bridge) -> str:
@@ -131,7 +132,7 @@ def _listed(bridge: Bridge) -> Iterator[Finding]:
         for one in groups:
             where = f"group {one.group} of namespace {one.namespace}"
             if one.strangers:
-                seen = f"{where} holds none of the {_counted(one.strangers, 'service')} that we know from before"
+                seen = f"{where} holds none of the {counted(one.strangers, 'service')} that we know from before"
                 todo = f"see that {space.server} is the Nacos that is meant, and that providers of this group run"
                 yield warning("nacos.namespace", f"{seen}{_anew(bridge)}", todo)
             elif not one.listed:
@@ -157,17 +158,13 @@ def _reconnected(facts: Facts, setting: Setting) -> str:
     return f"Nacos answers from here: see that the namespace exists there and that our user may read it; {again}"
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _unhealthy(bridge: Bridge | None) -> Iterator[Finding]:
     if bridge is not None and bridge.unhealthy:
         named: dict[str, list[str]] = {}
         for name, answered in bridge.unhealthy_named:
             named.setdefault(answered, []).append(name)
         said = "; ".join(f"{', '.join(names)} ({answered})" for answered, names in named.items())
-        seen = f"{_counted(bridge.unhealthy, 'service')} without a healthy instance: {said}"
+        seen = f"{counted(bridge.unhealthy, 'service')} without a healthy instance: {said}"
         more = bridge.unhealthy - sum(map(len, named.values()))
         todo = "see their health checks and providers; policy.none_healthy says what is answered until then"
         yield warning("services.unhealthy", seen + (f"; and {more} more" if more > 0 else ""), todo)
@@ -179,10 +176,10 @@ def _services(facts: Facts, setting: Setting) -> Iterator[Finding]:
     if rows:
         names = some([f"{service}: {why}" for service, why in rows], "; ")
         todo = "; ".join(dict.fromkeys(_nameable(why) for _, why in rows))
-        yield warning("services.unnameable", f"no DNS name leads to {_counted(len(rows), 'service')} ({names})", todo)
+        yield warning("services.unnameable", f"no DNS name leads to {counted(len(rows), 'service')} ({names})", todo)
     if facts.services and facts.services.clashing:
         clashing = facts.services.clashing
-        seen = f"{_counted(len(clashing), 'name')} {'means' if len(clashing) == 1 else 'mean'} several services: {some(clashing, '; ')}"
+        seen = f"{counted(len(clashing), 'name')} {'means' if len(clashing) == 1 else 'mean'} several services: {some(clashing, '; ')}"
         todo = (
             "give each a name of its own: until then the spelling of the question chooses, else the first by code point"
         )

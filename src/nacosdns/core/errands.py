@@ -272,10 +272,11 @@ class Failures(dict[bytes, tuple[float, dict[str, str]]]):
                 break
             if any(not words.startswith(_NOT_ASKED) for words in said.values()):
                 names.setdefault(key[:-5], said)
-        for name, said in names.items():
-            did = ", ".join(f"{address} {did}" for address, did in said.items())
-            return len(names), f"{name_text(name)} ({did})"
-        return 0, ""
+        if not names:
+            return 0, ""
+        name, said = next(iter(names.items()))
+        told = ", ".join(f"{address} {did}" for address, did in said.items())
+        return len(names), f"{name_text(name)} ({told})"
 
 
 class Agenda:
